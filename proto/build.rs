@@ -1,0 +1,17 @@
+//! Compiles KEDA's proto with protox, so that a build needs no protoc, and writes the descriptor
+//! set that gRPC reflection serves.
+
+use std::path::PathBuf;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    println!("cargo:rerun-if-changed=proto/externalscaler.proto");
+    println!("cargo:rerun-if-changed=proto/build.rs");
+    let descriptors = protox::compile(["externalscaler.proto"], ["proto"])?;
+    let out_dir = PathBuf::from(std::env::var("OUT_DIR")?);
+    std::fs::write(
+        out_dir.join("externalscaler.bin"),
+        prost::Message::encode_to_vec(&descriptors),
+    )?;
+    tonic_prost_build::configure().compile_fds(descriptors)?;
+    Ok(())
+}
