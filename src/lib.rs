@@ -6,13 +6,13 @@ pub mod duration;
 pub mod inventory;
 
 /// KEDA's contract, generated from `proto/externalscaler.proto`.
-#[expect(
+#[allow(
     missing_docs,
-    missing_debug_implementations,
-    unreachable_pub,
+    unused_qualifications,
+    clippy::all,
+    clippy::restriction,
     clippy::pedantic,
-    clippy::or_fun_call,
-    clippy::wildcard_enum_match_arm,
+    clippy::nursery,
     reason = "generated code"
 )]
 pub mod proto {
