@@ -1,1 +1,125 @@
-//! (being written)
+//! The command line: every flag a validated type, its help the reference.
+//!
+//! The only module that reads the environment.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+use crate::{config, conformance, duration, explain, replay};
+
+/// Decides how many GPU replicas an LLM workload needs, and says why.
+#[derive(Debug, Parser)]
+#[command(name = "ghostscaler", version, max_term_width = 80)]
+#[command(after_help = "Start with `ghostscaler serve --config manifests/local/example.yaml`, \
+    then `ghostscaler explain demo/llm`.")]
+pub struct Args {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the scaler: read engines, decide, answer KEDA over gRPC.
+    Serve(Box<Serve>),
+    /// Print a workload's last decision and its reasons, from a running scaler.
+    Explain(explain::Args),
+    /// Run a recorded decision log through the decision again and compare.
+    Replay(replay::Args),
+    /// Check any external scaler against what KEDA expects of it.
+    Conformance(conformance::Args),
+}
+
+/// Runs the scaler.
+///
+/// With --kubeconfig, or inside a cluster, the workloads are the cluster's ScaledObjects; otherwise
+/// they are the `workloads` of the configuration file. $KUBECONFIG alone changes nothing.
+#[derive(Debug, clap::Args)]
+pub struct Serve {
+    /// The configuration file (YAML): upstreams, wake sources, and workloads without a cluster.
+    /// Read again on SIGHUP and when it changes; a bad new file is refused, the old one stays.
+    #[arg(long, value_name = "FILE", env = "GHOSTSCALER_CONFIG")]
+    pub config: Option<PathBuf>,
+
+    /// Where KEDA calls [default: 0.0.0.0:9090, or the file's grpcAddress].
+    #[arg(long, value_name = "HOST:PORT", value_parser = listen_address)]
+    pub grpc_address: Option<SocketAddr>,
+
+    /// Where the API, /metrics and the health paths are [default: 0.0.0.0:8080, or the file's
+    /// httpAddress].
+    #[arg(long, value_name = "HOST:PORT", value_parser = listen_address)]
+    pub http_address: Option<SocketAddr>,
+
+    /// Take the workloads from the cluster that this file describes.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// Watch only these namespaces (comma-separated) [default: all].
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub namespaces: Vec<String>,
+
+    /// Keep what was learned in this directory, for the next start.
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+
+    /// Write each changed decision as a JSON line to this file (`-` is standard output); `replay`
+    /// reads it.
+    #[arg(long, value_name = "FILE")]
+    pub decision_log: Option<PathBuf>,
+
+    /// Size at which the decision log is rotated; one old file is kept.
+    #[arg(long, value_name = "BYTES", default_value_t = 64 * 1024 * 1024)]
+    pub decision_log_bytes: u64,
+
+    /// A file with the token that API writes (and reads from other hosts) need; without it the API
+    /// takes writes from loopback only.
+    #[arg(long, value_name = "FILE")]
+    pub api_token_file: Option<PathBuf>,
+
+    /// Serve gRPC over TLS with this certificate chain (PEM); read again when it changes.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+
+    /// The key of --tls-cert (PEM).
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+
+    /// Demand a client certificate of this authority (PEM) from KEDA.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_client_ca: Option<PathBuf>,
+
+    /// How long one engine may take to answer a scrape.
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = millis)]
+    pub scrape_timeout: u64,
+
+    /// How long to go on answering after SIGTERM, so that KEDA can move to another replica.
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = millis)]
+    pub drain_delay: u64,
+
+    /// How long the end may take after that.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = millis)]
+    pub shutdown_grace: u64,
+
+    /// How to log to standard error.
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub log_format: crate::telemetry::Format,
+
+    /// What to log, as a tracing filter such as `info` or `ghostscaler=debug`.
+    #[arg(long, value_name = "FILTER", default_value = "info", env = "GHOSTSCALER_LOG")]
+    pub log: String,
+
+    /// Set by Kubernetes in every pod; with a service account's token it says "in a cluster".
+    #[arg(long, hide = true, env = "KUBERNETES_SERVICE_HOST")]
+    pub kubernetes_service_host: Option<String>,
+}
+
+fn listen_address(text: &str) -> Result<SocketAddr, config::Error> {
+    config::parse_listen_address(text)
+}
+
+fn millis(text: &str) -> Result<u64, duration::Error> {
+    duration::parse_millis(text)
+}

@@ -1,1 +1,532 @@
-//! (being written)
+//! The configuration file of `serve`: listen addresses, upstreams, wake sources and, without a
+//! cluster, the workloads.
+//!
+//! Parses and validates text; opens no connection. Every fault of a file is reported at once, each
+//! with the field, the value and what was expected.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+use crate::decision::{Phase, Replicas};
+use crate::inventory::{Endpoint, Inventory, Member, Workload, WorkloadKey};
+use crate::source::config::{PrometheusConfig, WakeSourceConfig};
+use crate::trigger;
+
+/// Largest configuration file that is read, in bytes. A workload takes about 200 bytes, so this is
+/// ten times the 10,000 workloads that one process is built for.
+pub const MAX_FILE_BYTES: u64 = 20 * 1024 * 1024;
+
+/// A validated configuration.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Where gRPC listens; `None` leaves the flag's default.
+    pub grpc_address: Option<SocketAddr>,
+    /// Where HTTP listens; `None` leaves the flag's default.
+    pub http_address: Option<SocketAddr>,
+    /// Prometheus servers by name.
+    pub prometheus: BTreeMap<String, Arc<PrometheusConfig>>,
+    /// Wake sources by name.
+    pub wake_sources: BTreeMap<String, Arc<WakeSourceConfig>>,
+    /// Where DCGM series come from.
+    pub dcgm: Option<Dcgm>,
+    /// The workloads of the file, as an inventory.
+    pub inventory: Arc<Inventory>,
+}
+
+/// Where DCGM series come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Dcgm {
+    /// A configured Prometheus, by name.
+    Prometheus(String),
+    /// The exporters themselves.
+    Endpoints(Vec<Arc<str>>),
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            grpc_address: None,
+            http_address: None,
+            prometheus: BTreeMap::new(),
+            wake_sources: BTreeMap::new(),
+            dcgm: None,
+            inventory: Arc::new(Inventory { synced: true, ..Inventory::default() }),
+        }
+    }
+}
+
+/// Parses and validates a configuration file's text.
+///
+/// # Errors
+///
+/// [`Error::Yaml`] when the text is no YAML of this shape, [`Error::Faults`] when values are wrong.
+pub fn parse(text: &str) -> Result<Config, Error> {
+    // An empty file is an empty configuration, not a fault.
+    let raw: Raw = if text.trim().is_empty() {
+        Raw::default()
+    } else {
+        serde_saphyr::from_str(text).map_err(|error| Error::Yaml(Box::new(error)))?
+    };
+    let mut faults = Faults::default();
+    let config = Config {
+        grpc_address: faults.address("grpcAddress", raw.grpc_address.as_deref()),
+        http_address: faults.address("httpAddress", raw.http_address.as_deref()),
+        prometheus: by_name("prometheus", raw.prometheus, |config| &config.name, &mut faults),
+        wake_sources: by_name("wakeSources", raw.wake_sources, |config| &config.name, &mut faults),
+        dcgm: raw.dcgm.and_then(|dcgm| dcgm.validate(&mut faults)),
+        inventory: Arc::new(inventory(raw.workloads, &mut faults)),
+    };
+    check_references(&config, &mut faults);
+    if faults.0.is_empty() { Ok(config) } else { Err(Error::Faults(faults.0)) }
+}
+
+fn by_name<T>(
+    field: &str,
+    configs: Vec<T>,
+    name: impl Fn(&T) -> &String,
+    faults: &mut Faults,
+) -> BTreeMap<String, Arc<T>> {
+    let mut named = BTreeMap::new();
+    for (index, config) in configs.into_iter().enumerate() {
+        let key = name(&config).clone();
+        if key.is_empty() {
+            faults.add(format!("{field}[{index}].name"), "", "a name");
+        } else if named.insert(key.clone(), Arc::new(config)).is_some() {
+            faults.add(format!("{field}[{index}].name"), &key, "a name that is not used twice");
+        }
+    }
+    named
+}
+
+fn inventory(raw: Vec<RawWorkload>, faults: &mut Faults) -> Inventory {
+    let mut workloads = BTreeMap::new();
+    for (index, workload) in raw.into_iter().enumerate() {
+        let field = format!("workloads[{index}]");
+        let workload = workload.validate(&field, faults);
+        let key = workload.key.clone();
+        if workloads.insert(key.clone(), Arc::new(workload)).is_some() {
+            faults.add(field, &key.to_string(), "a namespace and name that are not used twice");
+        }
+    }
+    Inventory { synced: true, workloads, ..Inventory::default() }
+}
+
+fn check_references(config: &Config, faults: &mut Faults) {
+    for (name, prometheus) in &config.prometheus {
+        if let Err(fault) = prometheus.validate() {
+            faults.add(format!("prometheus {name}: {}", fault.field), &fault.value, fault.expected);
+        }
+    }
+    for (name, wake) in &config.wake_sources {
+        if let Err(fault) = wake.validate() {
+            faults.add(format!("wakeSources {name}: {}", fault.field), &fault.value, fault.expected);
+        }
+        if let Some(prometheus) = wake.prometheus_name()
+            && !config.prometheus.contains_key(prometheus)
+        {
+            faults.add(
+                format!("wakeSources {name}: prometheus"),
+                prometheus,
+                "the name of an entry of `prometheus`",
+            );
+        }
+    }
+    if let Some(Dcgm::Prometheus(name)) = &config.dcgm
+        && !config.prometheus.contains_key(name)
+    {
+        faults.add("dcgm.prometheus".to_owned(), name, "the name of an entry of `prometheus`");
+    }
+    for workload in config.inventory.workloads.values() {
+        let Some(wanted) = workload.triggers.iter().find_map(|map| map.get("wakeSource")) else {
+            continue;
+        };
+        if !config.wake_sources.contains_key(wanted) {
+            faults.add(
+                format!("workload {}: wakeSource", workload.key),
+                wanted,
+                "the name of an entry of `wakeSources`",
+            );
+        }
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Raw {
+    grpc_address: Option<String>,
+    http_address: Option<String>,
+    #[serde(default)]
+    prometheus: Vec<PrometheusConfig>,
+    #[serde(default)]
+    wake_sources: Vec<WakeSourceConfig>,
+    dcgm: Option<RawDcgm>,
+    #[serde(default)]
+    workloads: Vec<RawWorkload>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct RawDcgm {
+    prometheus: Option<String>,
+    #[serde(default)]
+    endpoints: Vec<String>,
+}
+
+impl RawDcgm {
+    fn validate(self, faults: &mut Faults) -> Option<Dcgm> {
+        match (self.prometheus, self.endpoints) {
+            (Some(name), endpoints) if endpoints.is_empty() => Some(Dcgm::Prometheus(name)),
+            (None, endpoints) if !endpoints.is_empty() => Some(Dcgm::Endpoints(
+                endpoints
+                    .iter()
+                    .enumerate()
+                    .filter_map(|(i, text)| {
+                        faults.metrics_url(&format!("dcgm.endpoints[{i}]"), text, DCGM_PATH)
+                    })
+                    .collect(),
+            )),
+            (Some(_), _) | (None, _) => {
+                faults.add("dcgm".to_owned(), "", "either `prometheus` or `endpoints`");
+                None
+            }
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawWorkload {
+    namespace: String,
+    name: String,
+    min: Option<u32>,
+    max: Option<u32>,
+    replicas: Option<u32>,
+    #[serde(default)]
+    endpoints: Vec<RawEndpoint>,
+    /// Everything else is a policy key of the trigger metadata; `trigger` knows which exist.
+    #[serde(flatten)]
+    policy: BTreeMap<String, Scalar>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum RawEndpoint {
+    Address(String),
+    WithPod {
+        url: String,
+        /// The pod's name, which joins the endpoint with DCGM's and Prometheus's series.
+        pod: String,
+    },
+}
+
+/// A YAML scalar, kept as the text that trigger metadata would hold.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Scalar {
+    Bool(bool),
+    Unsigned(u64),
+    Signed(i64),
+    Float(f64),
+    Text(String),
+}
+
+impl Scalar {
+    fn into_text(self) -> String {
+        match self {
+            Scalar::Bool(value) => value.to_string(),
+            Scalar::Unsigned(value) => value.to_string(),
+            Scalar::Signed(value) => value.to_string(),
+            Scalar::Float(value) => value.to_string(),
+            Scalar::Text(value) => value,
+        }
+    }
+}
+
+/// KEDA's own default for `maxReplicaCount`.
+const DEFAULT_MAX: u32 = 100;
+/// Most replicas that are accepted: the HPA's int32 would allow more, no GPU fleet does.
+const MOST_REPLICAS: u32 = 100_000;
+const ENGINE_PATH: &str = "/metrics";
+const DCGM_PATH: &str = "/metrics";
+
+impl RawWorkload {
+    fn validate(self, field: &str, faults: &mut Faults) -> Workload {
+        for (part, value) in [("namespace", &self.namespace), ("name", &self.name)] {
+            if !is_kubernetes_name(value) {
+                faults.add(
+                    format!("{field}.{part}"),
+                    value,
+                    "a Kubernetes name: lower-case letters, digits, - and .",
+                );
+            }
+        }
+        let min = self.min.unwrap_or(0);
+        let max = self.max.unwrap_or(DEFAULT_MAX.max(min));
+        if max == 0 || max < min || max > MOST_REPLICAS {
+            faults.add(
+                format!("{field}.max"),
+                &max.to_string(),
+                "a number from max(1, min) to 100000",
+            );
+        }
+        if let Some(replicas) = self.replicas
+            && replicas > MOST_REPLICAS
+        {
+            faults.add(
+                format!("{field}.replicas"),
+                &replicas.to_string(),
+                "a number from 0 to 100000",
+            );
+        }
+        let members = members(self.endpoints, field, faults);
+        let policy: BTreeMap<String, String> =
+            self.policy.into_iter().map(|(key, value)| (key, value.into_text())).collect();
+        let pairs = policy.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+        if let Err(policy_faults) = trigger::parse(pairs) {
+            for fault in policy_faults.iter() {
+                faults.add(format!("{field}.{}", fault.key), &fault.value, &fault.expected);
+            }
+        }
+        Workload {
+            key: WorkloadKey::new(&self.namespace, &self.name),
+            min,
+            max,
+            fallback_replicas: None,
+            triggers: vec![policy],
+            replicas: Replicas { spec: self.replicas, ..Replicas::default() },
+            members,
+            gpus_per_replica: None,
+        }
+    }
+}
+
+fn members(raw: Vec<RawEndpoint>, field: &str, faults: &mut Faults) -> Vec<Member> {
+    let mut seen = BTreeSet::new();
+    let mut members = Vec::with_capacity(raw.len());
+    for (index, endpoint) in raw.into_iter().enumerate() {
+        let field = format!("{field}.endpoints[{index}]");
+        let (text, pod) = match endpoint {
+            RawEndpoint::Address(text) => (text, None),
+            RawEndpoint::WithPod { url, pod } => (url, Some(pod)),
+        };
+        let Some(url) = faults.metrics_url(&field, &text, ENGINE_PATH) else { continue };
+        let id: Arc<str> = pod.map_or_else(|| Arc::clone(&url), Arc::from);
+        if !seen.insert(Arc::clone(&id)) {
+            faults.add(field, &id, "an endpoint or pod that is not listed twice");
+            continue;
+        }
+        members.push(Member {
+            id,
+            phase: Phase::Ready,
+            created_at: None,
+            ready_at: None,
+            endpoint: Some(Endpoint::Url(url)),
+        });
+    }
+    members.sort_by(|a, b| a.id.cmp(&b.id));
+    members
+}
+
+fn is_kubernetes_name(text: &str) -> bool {
+    let ends_well = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    !text.is_empty()
+        && text.len() <= 253
+        && text.chars().all(|c| ends_well(c) || c == '-' || c == '.')
+        && text.starts_with(ends_well)
+        && text.ends_with(ends_well)
+}
+
+#[derive(Debug, Default)]
+struct Faults(Vec<Fault>);
+
+impl Faults {
+    fn add(&mut self, field: String, value: &str, expected: &str) {
+        self.0.push(Fault { field, value: value.to_owned(), expected: expected.to_owned() });
+    }
+
+    fn address(&mut self, field: &str, text: Option<&str>) -> Option<SocketAddr> {
+        let text = text?;
+        match parse_listen_address(text) {
+            Ok(address) => Some(address),
+            Err(Error::Address { expected, .. }) => {
+                self.add(field.to_owned(), text, expected);
+                None
+            }
+            Err(Error::Yaml(_) | Error::Faults(_)) => None,
+        }
+    }
+
+    /// `HOST:PORT`, or a whole URL with or without a path.
+    fn metrics_url(&mut self, field: &str, text: &str, default_path: &str) -> Option<Arc<str>> {
+        let with_scheme =
+            if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
+        match reqwest::Url::parse(&with_scheme) {
+            Ok(mut url)
+                if matches!(url.scheme(), "http" | "https")
+                    && url.has_host()
+                    && url.username().is_empty()
+                    && url.password().is_none() =>
+            {
+                if url.path() == "/" {
+                    url.set_path(default_path);
+                }
+                Some(url.as_str().into())
+            }
+            Ok(_) | Err(_) => {
+                self.add(
+                    field.to_owned(),
+                    text,
+                    "HOST:PORT, or an http or https URL without credentials",
+                );
+                None
+            }
+        }
+    }
+}
+
+/// Reads `HOST:PORT` with an IP address as host, as listeners need it; `:PORT` and `localhost:PORT`
+/// are understood too.
+///
+/// # Errors
+///
+/// [`Error::Address`] with the text and what was expected.
+pub fn parse_listen_address(text: &str) -> Result<SocketAddr, Error> {
+    let spelled = text
+        .strip_prefix("localhost:")
+        .map(|port| format!("127.0.0.1:{port}"))
+        .or_else(|| text.strip_prefix(':').map(|port| format!("0.0.0.0:{port}")))
+        .unwrap_or_else(|| text.to_owned());
+    spelled.parse().map_err(|_not_an_address| Error::Address {
+        value: text.to_owned(),
+        expected: "HOST:PORT with an IP address, such as 0.0.0.0:9090",
+    })
+}
+
+/// One wrong value of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// Where it stands.
+    pub field: String,
+    /// What stands there.
+    pub value: String,
+    /// What was expected.
+    pub expected: String,
+}
+
+/// What is wrong with a configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The text is no YAML of this shape; the source has line and column.
+    #[error("the file does not have the shape of a configuration")]
+    Yaml(#[source] Box<serde_saphyr::Error>),
+    /// Values are wrong.
+    #[error("{}", list(.0))]
+    Faults(Vec<Fault>),
+    /// A listen address is wrong.
+    #[error("{value:?}: expected {expected}")]
+    Address {
+        /// What was given.
+        value: String,
+        /// What was expected.
+        expected: &'static str,
+    },
+}
+
+fn list(faults: &[Fault]) -> String {
+    let lines: Vec<String> = faults
+        .iter()
+        .map(|fault| format!("`{}` is {:?}: expected {}", fault.field, fault.value, fault.expected))
+        .collect();
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn faults(text: &str) -> String {
+        parse(text).expect_err("the text is wrong").to_string()
+    }
+
+    #[test]
+    fn a_whole_file_is_read() {
+        let config = parse(
+            "
+grpcAddress: 0.0.0.0:9090
+httpAddress: localhost:8080
+prometheus:
+- {name: main, url: 'http://127.0.0.1:9091'}
+dcgm: {prometheus: main}
+workloads:
+- namespace: team-a
+  name: llm
+  min: 0
+  max: 4
+  replicas: 1
+  sloTtft: 2
+  zeroAfter: never
+  endpoints: ['127.0.0.1:8000', {url: 'http://127.0.0.1:8001/m', pod: llm-1}]
+",
+        )
+        .unwrap();
+        let workload = &config.inventory.workloads[&WorkloadKey::new("team-a", "llm")];
+        assert_eq!((workload.min, workload.max, workload.replicas.spec), (0, 4, Some(1)));
+        assert_eq!(workload.triggers[0]["sloTtft"], "2");
+        let ids: Vec<&str> = workload.members.iter().map(|member| &*member.id).collect();
+        assert_eq!(ids, ["http://127.0.0.1:8000/metrics", "llm-1"]);
+        assert_eq!(config.http_address, Some(([127, 0, 0, 1], 8080).into()));
+        assert!(config.inventory.synced);
+    }
+
+    #[test]
+    fn an_empty_file_is_an_empty_configuration() {
+        assert!(parse("").unwrap().inventory.workloads.is_empty());
+    }
+
+    #[test]
+    fn every_fault_is_reported_at_once() {
+        let text = faults(
+            "
+grpcAddress: nowhere
+workloads:
+- {namespace: A, name: llm, max: 0}
+- {namespace: a, name: llm, sloTtftt: 2, endpoints: ['ftp://x/']}
+",
+        );
+        for part in [
+            "`grpcAddress` is \"nowhere\": expected HOST:PORT",
+            "`workloads[0].namespace` is \"A\"",
+            "`workloads[0].max` is \"0\"",
+            "`workloads[1].sloTtftt`",
+            "sloTtft",
+            "`workloads[1].endpoints[0]` is \"ftp://x/\"",
+        ] {
+            assert!(text.contains(part), "{part:?} is not in\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_name_used_twice_is_a_fault() {
+        let text = faults("workloads: [{namespace: a, name: b}, {namespace: a, name: b}]");
+        assert!(text.contains("not used twice"), "{text}");
+    }
+
+    #[test]
+    fn an_unknown_top_level_key_is_a_fault() {
+        assert!(matches!(parse("workload: []"), Err(Error::Yaml(_))));
+    }
+
+    #[test]
+    fn references_must_exist() {
+        let text = faults(
+            "
+dcgm: {prometheus: nobody}
+workloads: [{namespace: a, name: b, wakeSource: gateway}]
+",
+        );
+        assert!(text.contains("dcgm.prometheus") && text.contains("wakeSource"), "{text}");
+    }
+}
