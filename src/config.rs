@@ -300,6 +300,7 @@ impl RawWorkload {
             members,
             counted: Counted::ByAnswers,
             gpus_per_replica: None,
+            paused: false,
         }
     }
 }

@@ -80,6 +80,7 @@ mod tests {
             members,
             counted,
             gpus_per_replica: None,
+            paused: false,
         }
     }
 
