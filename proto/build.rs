@@ -7,7 +7,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=proto/externalscaler.proto");
     println!("cargo:rerun-if-changed=proto/build.rs");
     let descriptors = protox::compile(["externalscaler.proto"], ["proto"])?;
-    let out_dir = PathBuf::from(std::env::var("OUT_DIR")?);
+    let out_dir = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
     std::fs::write(
         out_dir.join("externalscaler.bin"),
         prost::Message::encode_to_vec(&descriptors),
