@@ -2,16 +2,22 @@
 //!
 //! Must not fake anything but the wire.
 
+use std::error::Error as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+
+use super::Error;
 
 /// What a server does with every connection, after its request's head has come.
 #[derive(Debug, Clone)]
@@ -134,6 +140,44 @@ pub(crate) fn tls_file(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("tests/tls")
         .join(name)
+}
+
+/// Gives one answer to each connection over TLS, as `localhost`.
+pub(crate) async fn tls_server(answer: Vec<u8>) -> SocketAddr {
+    let chain = vec![CertificateDer::from_pem_file(tls_file("server.pem")).unwrap()];
+    let key = PrivateKeyDer::from_pem_file(tls_file("server.key")).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+        .unwrap();
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            // A client that does not trust this server ends the handshake.
+            let Ok(mut stream) = acceptor.accept(stream).await else {
+                continue;
+            };
+            stream.read(&mut [0; 4096]).await.unwrap();
+            stream.write_all(&answer).await.unwrap();
+        }
+    });
+    address
+}
+
+/// All that an error could show to anybody: its text, its debug form, its sources.
+pub(crate) fn everything_said(error: &Error) -> String {
+    let mut text = format!("{error} {error:?}");
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text += &format!(" {inner}");
+        cause = inner.source();
+    }
+    text
 }
 
 async fn serve(mut stream: TcpStream, act: &Act, counts: &Counts) {

@@ -1,16 +1,14 @@
 //! The scraper against real sockets that behave and misbehave.
 
 use std::convert::Infallible;
-use std::error::Error as _;
-use std::sync::Arc;
 
 use futures_util::future::join_all;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpListener;
 
 use super::*;
 use crate::decision::Why;
-use crate::source::tests::{Act, Server, answer, ok, tls_file};
+use crate::source::tests::{Act, Server, answer, everything_said, ok, tls_file, tls_server};
 
 const PAGE: &str = "vllm:num_requests_waiting{engine=\"0\"} 3.0\n";
 
@@ -461,7 +459,7 @@ fn an_address_with_credentials_or_another_scheme_is_refused() {
 
 #[tokio::test]
 async fn https_is_read_with_the_configured_authority_only() {
-    let address = tls_server().await;
+    let address = tls_server(ok("text/plain", PAGE)).await;
     let url = format!("https://localhost:{}/metrics", address.port());
     let with_ca = |name| {
         Scraper::new(Options {
@@ -541,41 +539,7 @@ async fn f114_no_error_text_repeats_what_the_server_sent_or_where_it_is() {
         let error = read(&Scraper::new(options()).unwrap(), &server.url())
             .await
             .unwrap_err();
-        let mut text = format!("{error} {error:?}");
-        let mut cause = error.source();
-        while let Some(inner) = cause {
-            text += &format!(" {inner}");
-            cause = inner.source();
-        }
+        let text = everything_said(&error);
         assert!(!text.contains("SECRET") && !text.contains(&port), "{text}");
     }
-}
-
-/// One page over TLS, for `localhost`.
-async fn tls_server() -> SocketAddr {
-    use rustls::pki_types::pem::PemObject as _;
-    use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-    let chain = vec![CertificateDer::from_pem_file(tls_file("server.pem")).unwrap()];
-    let key = PrivateKeyDer::from_pem_file(tls_file("server.key")).unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(chain, key)
-        .unwrap();
-    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            // A client that does not trust this server ends the handshake.
-            let Ok(mut stream) = acceptor.accept(stream).await else {
-                continue;
-            };
-            stream.read(&mut [0; 4096]).await.unwrap();
-            stream.write_all(&ok("text/plain", PAGE)).await.unwrap();
-        }
-    });
-    address
 }
