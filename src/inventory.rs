@@ -48,8 +48,19 @@ pub struct Workload {
     pub replicas: Replicas,
     /// Pods of the target, or configured endpoints, ordered by id.
     pub members: Vec<Member>,
+    /// Who counts the ready ones.
+    pub counted: Counted,
     /// GPUs that one replica asks for, where known.
     pub gpus_per_replica: Option<u32>,
+}
+
+/// Who counts a workload's ready replicas.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Counted {
+    /// Kubernetes: `replicas` is whole.
+    ByKubernetes,
+    /// The engines' own answers: only `replicas.spec` is known.
+    ByAnswers,
 }
 
 /// One pod or configured endpoint.

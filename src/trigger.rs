@@ -2,8 +2,91 @@
 //!
 //! Pure: collects every fault at once, reads nothing but its argument.
 
-use crate::decision::{Mode, Profile, ZeroAfter};
+use std::collections::BTreeSet;
+
+use crate::decision::{Mode, Profile, Spec, ZeroAfter};
+use crate::inventory::Workload;
 use crate::schedule::WarmSchedule;
+
+mod faults;
+mod fields;
+#[cfg(test)]
+mod tests;
+
+pub use faults::{Fault, Faults};
+pub use fields::{FIELDS, Field};
+
+/// The most keys that one trigger may have: more than twice the known ones with KEDA's own.
+pub const MAX_KEYS: usize = 64;
+
+/// The most bytes that keys and values of one trigger may have together.
+pub const MAX_BYTES: usize = 64 * 1024;
+
+/// Keys that KEDA itself reads or that its documentation names; allowed and without meaning here.
+///
+/// Each may also come with the suffix [`FROM_ENV`].
+pub const KEDA_KEYS: [&str; 7] = [
+    "scalerAddress",
+    "enableTLS",
+    "unsafeSsl",
+    "caCert",
+    "tlsClientCert",
+    "tlsClientKey",
+    "tlsCertFile",
+];
+
+/// The suffix with which KEDA takes a key's value from the scale target's environment. The key
+/// arrives with the suffix and the value resolved; an unresolved one does not arrive at all.
+pub const FROM_ENV: &str = "FromEnv";
+
+/// Parses one trigger's metadata.
+///
+/// # Errors
+///
+/// Every fault of the metadata at once, in the order of the keys.
+pub fn parse<'a>(
+    metadata: impl IntoIterator<Item = (&'a str, &'a str)>,
+) -> Result<Policy, Faults> {
+    let mut entries = Vec::new();
+    let mut bytes = 0_usize;
+    for (key, value) in metadata {
+        bytes = bytes.saturating_add(key.len()).saturating_add(value.len());
+        entries.push((key, value));
+        if entries.len() > MAX_KEYS || bytes > MAX_BYTES {
+            return Err(Faults::new(vec![Fault::oversized()]));
+        }
+    }
+    // A map's order is random; the text of the faults shall not be.
+    entries.sort_unstable();
+
+    let mut policy = Policy::default();
+    let mut given = BTreeSet::new();
+    let mut faults = Vec::new();
+    for (key, value) in entries {
+        if is_keda_key(key) {
+            continue;
+        }
+        let stem = key.strip_suffix(FROM_ENV).unwrap_or(key);
+        let Some(field) = FIELDS.iter().find(|field| field.key == stem) else {
+            faults.push(Fault::unknown(key));
+            continue;
+        };
+        if !given.insert(field.key) {
+            faults.push(Fault::twice(field.key));
+        } else if !field.set(&mut policy, value.trim()) {
+            // What came from an environment may be a secret.
+            let shown = (stem == key).then_some(value);
+            faults.push(Fault::invalid(key, shown, field));
+        }
+    }
+    if faults.is_empty() { Ok(policy) } else { Err(Faults::new(faults)) }
+}
+
+/// Whether a key is KEDA's own, in either form.
+#[must_use]
+pub fn is_keda_key(key: &str) -> bool {
+    KEDA_KEYS.contains(&key.strip_suffix(FROM_ENV).unwrap_or(key))
+}
 
 /// What a trigger's metadata says, validated. Bounds come from the ScaledObject, not from here.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,6 +127,67 @@ pub struct Policy {
     pub mode: Mode,
 }
 
+impl Default for Policy {
+    /// The policy of empty metadata: the defaults of [`FIELDS`].
+    fn default() -> Policy {
+        let defaults = Spec::default();
+        Policy {
+            engine: None,
+            source: None,
+            pod_selector: None,
+            metrics_port: None,
+            metrics_path: None,
+            model_name: None,
+            slo_ttft_ms: defaults.slo_ttft_ms,
+            slo_tpot_ms: defaults.slo_tpot_ms,
+            target_in_flight: None,
+            gpu_ceiling: defaults.gpu_ceiling,
+            ghost_hold_ms: None,
+            zero_after: defaults.zero_after,
+            wake_source: None,
+            warm_schedule: None,
+            profile: defaults.profile,
+            gpus_per_replica: None,
+            mode: defaults.mode,
+        }
+    }
+}
+
+/// What the process's configuration adds to a policy.
+#[derive(Debug, Clone, Copy)]
+pub struct Context<'a> {
+    /// Where engine metrics come from when the trigger does not say.
+    pub default_source: SourceKind,
+    /// The names of the configured wake sources.
+    pub wake_sources: &'a BTreeSet<String>,
+}
+
+impl Policy {
+    /// The decision's input: this policy with the workload's bounds.
+    #[must_use]
+    pub fn spec(&self, workload: &Workload, context: Context<'_>) -> Spec {
+        Spec {
+            min: workload.min,
+            max: workload.max.max(workload.min).max(1),
+            slo_ttft_ms: self.slo_ttft_ms,
+            slo_tpot_ms: self.slo_tpot_ms,
+            target_in_flight: self.target_in_flight,
+            gpu_ceiling: self.gpu_ceiling,
+            ghost_hold_ms: self.ghost_hold_ms,
+            zero_after: self.zero_after,
+            has_wake_source: self
+                .wake_source
+                .as_ref()
+                .is_some_and(|name| context.wake_sources.contains(name)),
+            profile: self.profile,
+            gpus_per_replica: self.gpus_per_replica.or(workload.gpus_per_replica),
+            mode: self.mode,
+            fallback_replicas: workload.fallback_replicas.filter(|replicas| *replicas >= 1),
+            tick_ms: self.source.unwrap_or(context.default_source).tick_ms(),
+        }
+    }
+}
+
 /// An engine family that can be named by `engine`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -62,4 +206,16 @@ pub enum SourceKind {
     Pods,
     /// A Prometheus of the process's configuration.
     Prometheus,
+}
+
+impl SourceKind {
+    /// Milliseconds between two reads: pods are asked directly, a Prometheus scrapes every 15 s in
+    /// most installations and has nothing newer in between.
+    #[must_use]
+    pub fn tick_ms(self) -> u64 {
+        match self {
+            SourceKind::Pods => 5_000,
+            SourceKind::Prometheus => 15_000,
+        }
+    }
 }

@@ -1,0 +1,287 @@
+//! Listens, serves on a runtime of its own, and drains in order.
+//!
+//! Must not share a thread with decisions, scrapes or API calls: an answer may not wait for them.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::{oneshot, watch};
+use tokio_util::sync::CancellationToken;
+use tonic::server::NamedService;
+use tonic::transport::server::{Router, TcpIncoming};
+use tonic_health::ServingStatus;
+
+use super::observe::RpcMetrics;
+use super::service::{Service, jittered};
+use super::tls::{self, Tls};
+use crate::proto;
+use crate::proto::external_scaler_server::ExternalScalerServer;
+use crate::registry::Registry;
+
+/// Threads of the service's runtime: two, so that one that the system suspends delays no other
+/// call.
+const WORKERS: usize = 2;
+
+/// Messages above this are refused while they arrive. Metadata is refused above 64 KiB already, by
+/// a status that says so; this bounds what is held before it can be looked at.
+const MAX_MESSAGE_BYTES: usize = 2 * 1024 * 1024;
+
+/// Time for a request to arrive whole. Answering takes microseconds; only a caller that stops in
+/// the middle of its request can reach this.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
+
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How often triggers that nobody asks for are looked for.
+const DROP_IDLE_INTERVAL: Duration = Duration::from_secs(60);
+
+/// How the service runs.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// After how long a connection is told to go away, and a stream ends, each with a jitter of a
+    /// tenth. Default ten minutes: a client behind a Service address finds new replicas only by
+    /// connecting anew.
+    pub max_age: Duration,
+    /// Time between turning not ready and ending the streams, for endpoints to be removed.
+    /// Default 5 s.
+    pub drain_delay: Duration,
+    /// Time for running calls to end after that. Default 5 s.
+    pub grace: Duration,
+    /// Certificate files; `None` serves plaintext.
+    pub tls: Option<Tls>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            max_age: Duration::from_secs(600),
+            drain_delay: Duration::from_secs(5),
+            grace: Duration::from_secs(5),
+            tls: None,
+        }
+    }
+}
+
+/// Why the service could not be served.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The listener, a thread or the runtime could not be set up.
+    #[error("the gRPC service could not be started")]
+    Start(#[source] std::io::Error),
+    /// The reflection service could not be made from the descriptors.
+    #[error("the proto descriptors could not be read")]
+    Descriptors(#[source] tonic_reflection::server::Error),
+    /// The certificate files are no usable TLS configuration.
+    #[error(transparent)]
+    Tls(#[from] tls::Error),
+    /// The transport failed.
+    #[error("the gRPC transport failed")]
+    Transport(#[source] tonic::transport::Error),
+    /// The service's thread ended without a word.
+    #[error("the gRPC service's thread ended unexpectedly")]
+    Thread,
+}
+
+/// Says whether the process can answer, for the health service. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Readiness {
+    ready: watch::Sender<bool>,
+}
+
+impl Readiness {
+    /// Sets it. Not ready until the first call, and again once a shutdown has begun.
+    pub fn set(&self, ready: bool) {
+        self.ready.send_replace(ready);
+    }
+}
+
+/// The running service.
+#[derive(Debug)]
+pub struct Server {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// The handle on its readiness.
+    pub readiness: Readiness,
+    finished: oneshot::Receiver<Result<(), Error>>,
+}
+
+impl Server {
+    /// Waits until the service has ended, which is after `shutdown` unless it failed.
+    ///
+    /// # Errors
+    ///
+    /// When it could not serve.
+    pub async fn finished(self) -> Result<(), Error> {
+        self.finished.await.unwrap_or(Err(Error::Thread))
+    }
+}
+
+/// Serves `registry` on a thread and runtime of its own until `shutdown` is cancelled; then turns
+/// not ready, waits [`Options::drain_delay`], ends the streams with OK, stops accepting, and waits
+/// at most [`Options::grace`] for the connections to close.
+///
+/// # Errors
+///
+/// When the listener, the certificate files or the thread cannot be used.
+pub fn spawn(
+    listener: std::net::TcpListener,
+    registry: Registry,
+    metrics: RpcMetrics,
+    options: Options,
+    shutdown: CancellationToken,
+) -> Result<Server, Error> {
+    let address = listener.local_addr().map_err(Error::Start)?;
+    listener.set_nonblocking(true).map_err(Error::Start)?;
+    let acceptor = options.tls.clone().map(tls::Acceptor::load).transpose()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(WORKERS)
+        .thread_name("grpc")
+        .enable_all()
+        .build()
+        .map_err(Error::Start)?;
+    let readiness = Readiness { ready: watch::Sender::new(false) };
+    let (ended, finished) = oneshot::channel();
+    let serving = Serving { registry, metrics, options, acceptor, shutdown };
+    let ready = readiness.ready.subscribe();
+    std::thread::Builder::new()
+        .name("grpc-main".to_owned())
+        .spawn(move || {
+            let result = runtime.block_on(serving.run(listener, ready));
+            // What is left are connections that outlived the grace; nothing waits for them.
+            runtime.shutdown_background();
+            drop(ended.send(result));
+        })
+        .map_err(Error::Start)?;
+    Ok(Server { address, readiness, finished })
+}
+
+/// What the service's thread runs with.
+struct Serving {
+    registry: Registry,
+    metrics: RpcMetrics,
+    options: Options,
+    acceptor: Option<tls::Acceptor>,
+    shutdown: CancellationToken,
+}
+
+impl Serving {
+    async fn run(
+        self,
+        listener: std::net::TcpListener,
+        ready: watch::Receiver<bool>,
+    ) -> Result<(), Error> {
+        let listener = TcpListener::from_std(listener).map_err(Error::Start)?;
+        let streams_end = CancellationToken::new();
+        let router = self.router(ready, streams_end.clone()).await?;
+        tokio::spawn(drop_idle(self.registry.clone()));
+
+        let Options { drain_delay, grace, .. } = self.options;
+        let shutdown = self.shutdown.clone();
+        let drained = CancellationToken::new();
+        let begin_drain = {
+            let drained = drained.clone();
+            async move {
+                shutdown.cancelled().await;
+                tokio::time::sleep(drain_delay).await;
+                streams_end.cancel();
+                drained.cancel();
+            }
+        };
+        let serve = async {
+            match self.acceptor {
+                Some(acceptor) => {
+                    router
+                        .serve_with_incoming_shutdown(acceptor.incoming(listener), begin_drain)
+                        .await
+                }
+                None => {
+                    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+                    router.serve_with_incoming_shutdown(incoming, begin_drain).await
+                }
+            }
+        };
+        let out_of_grace = async {
+            drained.cancelled().await;
+            tokio::time::sleep(grace).await;
+        };
+        tokio::select! {
+            served = serve => served.map_err(Error::Transport),
+            () = out_of_grace => {
+                tracing::warn!("connections still open at the end of the grace are dropped");
+                Ok(())
+            }
+        }
+    }
+
+    async fn router(
+        &self,
+        ready: watch::Receiver<bool>,
+        streams_end: CancellationToken,
+    ) -> Result<Router, Error> {
+        let service = Service {
+            registry: self.registry.clone(),
+            metrics: self.metrics.clone(),
+            streams_end,
+            stream_age: self.options.max_age,
+        };
+        let scaler =
+            ExternalScalerServer::new(service).max_decoding_message_size(MAX_MESSAGE_BYTES);
+
+        let (reporter, health) = tonic_health::server::health_reporter();
+        report(&reporter, false).await;
+        tokio::spawn(follow_readiness(reporter, ready, self.shutdown.clone()));
+
+        let descriptors = || {
+            tonic_reflection::server::Builder::configure()
+                .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
+                .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        };
+        // No limit of concurrent streams: KEDA holds one or two a trigger on one connection, and
+        // its client waits without a deadline for a free one. No grace to the age of connections
+        // either: with one, tonic drops the connection without telling the client.
+        Ok(tonic::transport::Server::builder()
+            .timeout(REQUEST_TIMEOUT)
+            .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+            .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+            .max_connection_age(jittered(self.options.max_age))
+            .add_service(scaler)
+            .add_service(health)
+            .add_service(descriptors().build_v1().map_err(Error::Descriptors)?)
+            .add_service(descriptors().build_v1alpha().map_err(Error::Descriptors)?))
+    }
+}
+
+/// Carries the readiness to the health service; a shutdown turns it off for good.
+async fn follow_readiness(
+    reporter: tonic_health::server::HealthReporter,
+    mut ready: watch::Receiver<bool>,
+    shutdown: CancellationToken,
+) {
+    loop {
+        let now = *ready.borrow_and_update();
+        report(&reporter, now).await;
+        let changed = shutdown.run_until_cancelled(ready.changed()).await;
+        if !matches!(changed, Some(Ok(()))) {
+            break;
+        }
+    }
+    // Dropping the last handle means the same as a shutdown: nobody can vouch for readiness.
+    report(&reporter, false).await;
+}
+
+async fn report(reporter: &tonic_health::server::HealthReporter, ready: bool) {
+    let status = if ready { ServingStatus::Serving } else { ServingStatus::NotServing };
+    for name in ["", <ExternalScalerServer<Service> as NamedService>::NAME] {
+        reporter.set_service_status(name, status).await;
+    }
+}
+
+async fn drop_idle(registry: Registry) {
+    let mut interval = tokio::time::interval(DROP_IDLE_INTERVAL);
+    loop {
+        interval.tick().await;
+        registry.drop_idle();
+    }
+}

@@ -1,0 +1,261 @@
+//! Which tracker a call finds, and what it answers before and after decisions.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use super::*;
+use crate::decision::{Answer, Replicas, Unavailable};
+use crate::inventory::Counted;
+
+fn map<M: FromIterator<(String, String)>>(entries: &[(&str, &str)]) -> M {
+    entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
+fn workload(name: &str, spec: Option<u32>, triggers: &[&[(&str, &str)]]) -> Arc<Workload> {
+    Arc::new(Workload {
+        key: WorkloadKey::new("ns", name),
+        min: 0,
+        max: 8,
+        fallback_replicas: None,
+        triggers: triggers.iter().map(|entries| map(entries)).collect(),
+        replicas: Replicas { spec, ..Replicas::default() },
+        members: Vec::new(),
+        counted: Counted::ByKubernetes,
+        gpus_per_replica: None,
+    })
+}
+
+fn inventory(workloads: &[Arc<Workload>]) -> Arc<Inventory> {
+    let workloads: BTreeMap<_, _> =
+        workloads.iter().map(|workload| (workload.key.clone(), Arc::clone(workload))).collect();
+    Arc::new(Inventory { synced: true, workloads })
+}
+
+fn registry(workloads: &[Arc<Workload>]) -> Registry {
+    let registry = Registry::new(Limits::default(), Clock::start());
+    registry.set_inventory(inventory(workloads));
+    registry
+}
+
+fn call(registry: &Registry, name: &str, metadata: &[(&str, &str)]) -> Result<Arc<Tracker>, Error> {
+    registry.lookup("ns", name, &map(metadata), Caller::Poll, Rpc::GetMetrics)
+}
+
+fn value(want: u32, active: bool) -> Answer {
+    Answer::Value { want, active }
+}
+
+fn decided(version: u64, answer: Answer) -> Published {
+    Published { version, at: Moment(0), answer, decision: None, spec: None }
+}
+
+#[test]
+fn a_workload_is_unknown_until_the_inventory_is_whole_and_absent_after() {
+    let registry = Registry::new(Limits::default(), Clock::start());
+    assert_eq!(call(&registry, "a", &[]).unwrap_err(), Error::NotSynced);
+    registry.set_inventory(inventory(&[workload("b", None, &[])]));
+    assert_eq!(call(&registry, "a", &[]).unwrap_err(), Error::NotFound);
+    let elsewhere = registry.lookup("other", "b", &HashMap::new(), Caller::Poll, Rpc::IsActive);
+    assert_eq!(elsewhere.unwrap_err(), Error::NotFound);
+}
+
+#[test]
+fn triggers_of_the_inventory_are_tracked_before_any_call() {
+    let registry = registry(&[
+        workload("a", Some(2), &[&[("sloTtft", "3s"), ("scalerAddress", "x")]]),
+        workload("b", Some(2), &[&[("sloTtft", "bad")], &[("sloTtftFromEnv", "VARIABLE")], &[]]),
+    ]);
+    let trackers = registry.trackers();
+    let names: Vec<_> = trackers.iter().map(|tracker| &*tracker.key.workload.name).collect();
+    assert_eq!(names, ["a", "b"]);
+    assert_eq!(trackers[0].policy.slo_ttft_ms, 3_000);
+    let found = call(&registry, "a", &[("scalerAddress", "y"), ("sloTtft", "3s")]).unwrap();
+    assert!(Arc::ptr_eq(&found, &trackers[0]));
+    assert!(Arc::ptr_eq(&registry.trackers(), &trackers));
+}
+
+#[test]
+fn an_undecided_trigger_answers_the_present_count_and_follows_it() {
+    for (spec, expected) in [
+        (Some(3), value(3, true)),
+        (Some(0), value(0, false)),
+        (Some(99), value(8, true)),
+        (None, Answer::Unavailable { why: Unavailable::NothingKnown }),
+    ] {
+        let registry = registry(&[workload("a", spec, &[&[]])]);
+        let tracker = call(&registry, "a", &[]).unwrap();
+        assert_eq!(tracker.published.load().answer, expected, "{spec:?}");
+        registry.set_inventory(inventory(&[workload("a", Some(5), &[&[]])]));
+        assert_eq!(tracker.published.load().answer, value(5, true));
+        tracker.publish(decided(1, value(2, true)));
+        registry.set_inventory(inventory(&[workload("a", Some(6), &[&[]])]));
+        assert_eq!(tracker.published.load().answer, value(2, true));
+    }
+}
+
+#[test]
+fn b6_two_triggers_of_one_object_are_two_trackers() {
+    let registry = registry(&[workload("a", Some(1), &[&[("modelName", "x")], &[("modelName", "y")]])]);
+    let x = call(&registry, "a", &[("modelName", "x")]).unwrap();
+    let y = call(&registry, "a", &[("modelName", "y")]).unwrap();
+    x.publish(decided(1, value(4, true)));
+    assert_eq!(x.published.load().answer, value(4, true));
+    assert_eq!(y.published.load().answer, value(1, true));
+    assert_eq!(registry.trackers().len(), 2);
+}
+
+#[test]
+fn a_call_without_own_keys_means_the_only_trigger() {
+    let registry = registry(&[
+        workload("one", Some(1), &[&[("sloTtft", "3s")]]),
+        workload("two", Some(1), &[&[("sloTtft", "3s")], &[("sloTtft", "4s")]]),
+    ]);
+    let bare = [("scalerAddress", "x"), ("enableTLS", "true")];
+    assert_eq!(call(&registry, "one", &bare).unwrap().policy.slo_ttft_ms, 3_000);
+    assert_eq!(call(&registry, "two", &bare).unwrap().policy.slo_ttft_ms, 2_000);
+    assert_eq!(registry.trackers().len(), 4);
+}
+
+#[test]
+fn a_changed_policy_names_the_tracker_that_it_replaces() {
+    // The inventory sees the edit first.
+    let seen_first = registry(&[workload("a", Some(1), &[&[("sloTtft", "3s")]])]);
+    let old = call(&seen_first, "a", &[("sloTtft", "3s")]).unwrap();
+    seen_first.set_inventory(inventory(&[workload("a", Some(1), &[&[("sloTtft", "4s")]])]));
+    let new = call(&seen_first, "a", &[("sloTtft", "4s")]).unwrap();
+    assert_eq!(new.predecessor.as_ref(), Some(&old.key));
+    assert_eq!(old.predecessor, None);
+
+    // A call brings the edit first.
+    let called_first = registry(&[workload("a", Some(1), &[&[("sloTtft", "3s")]])]);
+    let new = call(&called_first, "a", &[("sloTtft", "4s")]).unwrap();
+    assert_eq!(new.predecessor.as_ref(), Some(&old.key));
+
+    // A second trigger replaces nothing.
+    let second = registry(&[workload("a", Some(1), &[&[("sloTtft", "3s")], &[("sloTtft", "4s")]])]);
+    assert!(second.trackers().iter().all(|tracker| tracker.predecessor.is_none()));
+}
+
+#[test]
+fn b4_bad_metadata_is_told_with_what_the_workload_has() {
+    let registry = registry(&[workload("a", Some(3), &[])]);
+    for _ in 0..2 {
+        let Err(Error::BadMetadata { faults, min: 0, spec: Some(3) }) =
+            call(&registry, "a", &[("sloTtft", "abc")])
+        else {
+            panic!("expected bad metadata");
+        };
+        assert!(faults.to_string().contains("sloTtft=\"abc\""), "{faults}");
+    }
+    assert!(registry.trackers().is_empty());
+}
+
+#[test]
+fn b7_the_number_of_trackers_is_bounded() {
+    let limits = Limits { trackers: 5, trackers_per_workload: 3, ..Limits::default() };
+    let registry = Registry::new(limits, Clock::start());
+    registry.set_inventory(inventory(&[workload("a", None, &[]), workload("b", None, &[])]));
+    let call_all = |name| {
+        (0..10)
+            .map(|i| call(&registry, name, &[("modelName", format!("m{i}").as_str())]))
+            .filter_map(Result::err)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(call_all("a"), vec![Error::Full { limit: 3 }; 7]);
+    assert_eq!(call_all("b"), vec![Error::Full { limit: 5 }; 8]);
+    assert_eq!(registry.trackers().len(), 5);
+    // Those that are there still answer.
+    assert!(call(&registry, "a", &[("modelName", "m0")]).is_ok());
+    let huge = "x".repeat(70_000);
+    assert_eq!(call(&registry, "a", &[("modelName", &huge)]).unwrap_err(), Error::TooLarge);
+}
+
+#[test]
+fn a_workload_that_leaves_a_whole_inventory_is_dropped() {
+    let registry = registry(&[workload("a", Some(1), &[&[]]), workload("b", Some(1), &[&[]])]);
+    let mut changes = registry.changes();
+    let unsynced = Inventory { synced: false, ..Inventory::default() };
+    registry.set_inventory(Arc::new(unsynced));
+    assert!(call(&registry, "a", &[]).is_ok());
+    assert!(!changes.has_changed().unwrap());
+
+    registry.set_inventory(inventory(&[workload("b", Some(1), &[&[]])]));
+    assert_eq!(call(&registry, "a", &[]).unwrap_err(), Error::NotFound);
+    assert!(changes.has_changed().unwrap());
+    changes.mark_unchanged();
+    assert_eq!(registry.trackers().len(), 1);
+    registry.set_inventory(inventory(&[workload("b", Some(2), &[&[]])]));
+    assert!(!changes.has_changed().unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unlisted_trigger_is_dropped_ten_minutes_after_its_last_call() {
+    let registry = registry(&[workload("a", Some(1), &[&[("sloTtft", "3s")]])]);
+    call(&registry, "a", &[("sloTtft", "4s")]).unwrap();
+    let held = call(&registry, "a", &[("sloTtft", "5s")]).unwrap().open_stream();
+    tokio::time::advance(Duration::from_secs(599)).await;
+    registry.drop_idle();
+    assert_eq!(registry.trackers().len(), 3);
+    tokio::time::advance(Duration::from_secs(1)).await;
+    registry.drop_idle();
+    let left: Vec<_> = registry.trackers().iter().map(|t| t.policy.slo_ttft_ms).collect();
+    assert_eq!(left.len(), 2);
+    assert!(left.contains(&3_000) && left.contains(&5_000), "{left:?}");
+    drop(held);
+    registry.drop_idle();
+    assert_eq!(registry.trackers().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tracker_tells_how_long_ago_each_method_was_called() {
+    let registry = registry(&[workload("a", Some(1), &[&[]])]);
+    let tracker = registry.trackers()[0].clone();
+    assert_eq!(tracker.asked(Rpc::GetMetrics, Caller::Poll), None);
+    call(&registry, "a", &[]).unwrap();
+    tokio::time::advance(Duration::from_secs(30)).await;
+    assert_eq!(tracker.asked(Rpc::GetMetrics, Caller::Poll), Some(30_000));
+    assert_eq!(tracker.asked(Rpc::GetMetrics, Caller::Hpa), None);
+    assert_eq!(tracker.asked(Rpc::IsActive, Caller::Poll), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn e2_a_stream_sees_each_rising_edge_once() {
+    let registry = registry(&[workload("a", Some(0), &[&[]])]);
+    let tracker = registry.trackers()[0].clone();
+    let mut stream = tracker.clone().open_stream();
+    assert!(!stream.take_edge());
+    tracker.publish(decided(1, value(1, true)));
+    assert!(stream.take_edge());
+    for version in 2..5 {
+        tracker.publish(decided(version, value(2, true)));
+        assert!(!stream.take_edge());
+    }
+    // An outage is no edge.
+    tracker.publish(decided(5, Answer::Unavailable { why: Unavailable::SourceLost }));
+    tracker.publish(decided(6, value(2, true)));
+    assert!(!stream.take_edge());
+    // An edge that has passed is not told late.
+    tracker.publish(decided(7, value(0, false)));
+    tracker.publish(decided(8, value(1, true)));
+    tracker.publish(decided(9, value(0, false)));
+    assert!(!stream.take_edge());
+    tracker.publish(decided(10, value(1, true)));
+    assert!(stream.take_edge());
+    // A stream that opens now is told once.
+    let mut second = tracker.clone().open_stream();
+    assert!(second.take_edge() && !second.take_edge());
+    assert_eq!(tracker.n_streams(), 2);
+}
+
+#[tokio::test]
+async fn concurrent_calls_with_a_new_trigger_share_one_tracker() {
+    let registry = registry(&[workload("a", Some(1), &[])]);
+    let found: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..8)
+            .map(|_| scope.spawn(|| call(&registry, "a", &[("modelName", "m")]).unwrap()))
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!(found.iter().all(|tracker| Arc::ptr_eq(tracker, &found[0])));
+    assert_eq!(registry.trackers().len(), 1);
+}

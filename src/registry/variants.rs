@@ -1,0 +1,141 @@
+//! The triggers of one workload: those that the inventory lists, and those that only calls bring.
+//!
+//! Readers load an immutable list; writers replace it. Must not wait for anybody.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arc_swap::{ArcSwap, Guard};
+
+use super::key::{self, TrackerKey};
+use super::tracker::Tracker;
+use crate::clock::Clock;
+use crate::decision::Moment;
+use crate::inventory::Workload;
+use crate::trigger::{self, Policy};
+
+/// The trackers of one workload.
+#[derive(Debug, Default)]
+pub(super) struct Variants {
+    list: ArcSwap<Vec<Arc<Tracker>>>,
+    // The fingerprint of the metadata that was refused last, so that each is logged once.
+    refused: AtomicU64,
+}
+
+/// A trigger to track.
+pub(super) struct New<'a> {
+    pub(super) workload: &'a Arc<Workload>,
+    pub(super) trigger: u64,
+    pub(super) policy: Policy,
+    pub(super) listed: bool,
+}
+
+/// The triggers that the inventory lists, by fingerprint; the policy is there only if it can be
+/// known without a call, which resolves `FromEnv` keys.
+pub(super) fn listed(workload: &Workload) -> Vec<(u64, Option<Policy>)> {
+    let policy = |metadata: &BTreeMap<String, String>| {
+        let foreign = |key: &&String| !trigger::is_keda_key(key);
+        let unresolved =
+            metadata.keys().filter(foreign).any(|key| key.ends_with(trigger::FROM_ENV));
+        if unresolved { None } else { trigger::parse(entries(metadata)).ok() }
+    };
+    workload
+        .triggers
+        .iter()
+        .filter_map(|metadata| Some((key::fingerprint(entries(metadata))?, policy(metadata))))
+        .collect()
+}
+
+fn entries(metadata: &BTreeMap<String, String>) -> impl Iterator<Item = (&str, &str)> {
+    metadata.iter().map(|(key, value)| (key.as_str(), value.as_str()))
+}
+
+impl Variants {
+    pub(super) fn all(&self) -> Guard<Arc<Vec<Arc<Tracker>>>> {
+        self.list.load()
+    }
+
+    pub(super) fn get(&self, trigger: u64) -> Option<Arc<Tracker>> {
+        find(&self.list.load(), trigger)
+    }
+
+    /// Adds a trigger, or returns the tracker that it already has; `None` if there are `limit`
+    /// others.
+    pub(super) fn add(&self, new: New<'_>, clock: Clock, limit: usize) -> Option<Arc<Tracker>> {
+        let mut added = None;
+        self.list.rcu(|list| {
+            added = find(list, new.trigger);
+            if added.is_some() || list.len() >= limit {
+                return Arc::clone(list);
+            }
+            let key =
+                TrackerKey { workload: new.workload.key.clone(), trigger: new.trigger };
+            let predecessor = predecessor(list, new.workload).map(|tracker| tracker.key.clone());
+            let tracker = Arc::new(Tracker::new(key, new.policy.clone(), predecessor, clock));
+            tracker.set_listed(new.listed);
+            tracker.follow(new.workload, clock.now());
+            let mut longer = Vec::with_capacity(list.len() + 1);
+            longer.extend(list.iter().map(Arc::clone));
+            longer.push(Arc::clone(&tracker));
+            added = Some(tracker);
+            Arc::new(longer)
+        });
+        added
+    }
+
+    /// Marks which triggers the inventory lists now.
+    pub(super) fn set_listed(&self, listed: &[(u64, Option<Policy>)]) {
+        for tracker in self.list.load().iter() {
+            tracker.set_listed(listed.iter().any(|(trigger, _)| *trigger == tracker.key.trigger));
+        }
+    }
+
+    /// Ends all trackers; says whether there were any.
+    pub(super) fn retire_all(&self) -> bool {
+        self.retire_where(|_| true)
+    }
+
+    /// Ends the trackers that are not listed and have not been used for `idle_ms`; says whether
+    /// there were any.
+    pub(super) fn retire_idle(&self, now: Moment, idle_ms: u64) -> bool {
+        self.retire_where(|tracker| tracker.is_idle(now, idle_ms))
+    }
+
+    /// Whether metadata with this fingerprint has not been refused just before.
+    pub(super) fn is_news(&self, trigger: u64) -> bool {
+        self.refused.swap(trigger, Ordering::Relaxed) != trigger
+    }
+
+    fn retire_where(&self, ends: impl Fn(&Tracker) -> bool) -> bool {
+        if !self.list.load().iter().any(|tracker| ends(tracker)) {
+            return false;
+        }
+        let mut ended = Vec::new();
+        self.list.rcu(|list| {
+            let (gone, kept): (Vec<_>, Vec<_>) =
+                list.iter().map(Arc::clone).partition(|tracker| ends(tracker));
+            ended = gone;
+            kept
+        });
+        for tracker in &ended {
+            tracker.retire();
+        }
+        !ended.is_empty()
+    }
+}
+
+fn find(list: &[Arc<Tracker>], trigger: u64) -> Option<Arc<Tracker>> {
+    list.iter().find(|tracker| tracker.key.trigger == trigger).map(Arc::clone)
+}
+
+/// The tracker whose state a new trigger of the workload takes over: the one that an edit has just
+/// replaced. That is the last one used that the inventory no longer lists; or, while the inventory
+/// still lists the old text, the only one that there is.
+fn predecessor<'a>(list: &'a [Arc<Tracker>], workload: &Workload) -> Option<&'a Arc<Tracker>> {
+    let replaced = list.iter().filter(|tracker| !tracker.is_listed());
+    replaced.max_by_key(|tracker| tracker.last_used()).or(match list {
+        [only] if workload.triggers.len() <= 1 => Some(only),
+        _ => None,
+    })
+}
