@@ -1,1 +1,200 @@
-//! (being written)
+//! The Kubernetes API as the source of the inventory: ScaledObjects, their targets, their pods.
+//!
+//! Only reads, and decides nothing.
+//!
+//! **How fresh.** ScaledObjects, Deployments, StatefulSets and pods are watched, one watch a kind
+//! and namespace (or one a kind for all): a change is published 0.1 s after it is seen. `/scale`
+//! itself cannot be watched; of a Deployment or StatefulSet its `spec.replicas` and selector are
+//! the same values. Targets of any other kind are read through `/scale` when their pods or their
+//! ScaledObject change, and every 15 s.
+//!
+//! **When the API server does not answer**, what was read last stays, and [`Inventory`] says since
+//! when it may be out of date. Watches are resumed where they stopped; only one that is told that
+//! its place is gone (410) lists again.
+//!
+//! **Memory.** Each object is reduced when it arrives. A pod takes about 0.5 KiB, and the pods of
+//! one template share their labels.
+
+mod pod;
+mod scale;
+mod scaled_object;
+mod selector;
+mod target;
+mod watch;
+mod watched;
+mod world;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+use crate::clock::Clock;
+use crate::inventory::Inventory;
+
+/// How long changes are collected before they are published together.
+const DEBOUNCE: Duration = Duration::from_millis(100);
+/// How long the API server may take to accept a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a connection may be silent. The server ends each watch after 60 s (`watch`), so only a
+/// hung server or a dead network is silent for longer.
+const READ_TIMEOUT: Duration = Duration::from_secs(75);
+
+/// What to read.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// The namespaces to watch; all when empty.
+    pub namespaces: Vec<String>,
+}
+
+/// One permission that [`run`] needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Permission {
+    /// The API group; empty for the core group, `*` for any.
+    pub api_group: &'static str,
+    /// The resource, with its subresource where that is meant.
+    pub resource: &'static str,
+    /// What is done with it.
+    pub verbs: &'static [&'static str],
+}
+
+/// Every permission that [`run`] needs, for the manifests' role.
+pub const RBAC: &[Permission] = &[
+    Permission {
+        api_group: "keda.sh",
+        resource: "scaledobjects",
+        verbs: &["list", "watch"],
+    },
+    Permission {
+        api_group: "apps",
+        resource: "deployments",
+        verbs: &["list", "watch"],
+    },
+    Permission {
+        api_group: "apps",
+        resource: "statefulsets",
+        verbs: &["list", "watch"],
+    },
+    Permission {
+        api_group: "",
+        resource: "pods",
+        verbs: &["list", "watch"],
+    },
+    Permission {
+        api_group: "*",
+        resource: "*/scale",
+        verbs: &["get"],
+    },
+];
+
+/// Why the cluster cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The given file is no usable kubeconfig.
+    #[error("the kubeconfig {path} cannot be used", path = path.display())]
+    Kubeconfig {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: Box<KubeconfigError>,
+    },
+    /// No service account of a pod.
+    #[error("this process has no service account: give a kubeconfig, or run it in a cluster")]
+    InCluster(#[source] InClusterError),
+    /// The configuration makes no client.
+    #[error("the cluster's configuration makes no client")]
+    Client(#[source] Box<kube::Error>),
+    /// The watches have ended, which they never should.
+    #[error("the watches of the Kubernetes API have ended")]
+    Ended,
+}
+
+/// A client from a kubeconfig file (its current context), else from the pod's service account.
+/// Connects to nothing yet.
+///
+/// # Errors
+///
+/// When the file or the service account is missing or unusable.
+pub async fn connect(kubeconfig: Option<&Path>) -> Result<kube::Client, Error> {
+    let mut config = match kubeconfig {
+        None => kube::Config::incluster().map_err(Error::InCluster)?,
+        Some(path) => {
+            let wrong = |source| Error::Kubeconfig {
+                path: path.to_owned(),
+                source: Box::new(source),
+            };
+            let file = Kubeconfig::read_from(path).map_err(wrong)?;
+            let options = KubeConfigOptions::default();
+            kube::Config::from_custom_kubeconfig(file, &options)
+                .await
+                .map_err(wrong)?
+        }
+    };
+    config.connect_timeout = Some(CONNECT_TIMEOUT);
+    config.read_timeout = Some(READ_TIMEOUT);
+    // Else the time that a pooled connection sat idle would count against the next answer.
+    config.reset_reader_on_write = true;
+    kube::Client::try_from(config).map_err(|error| Error::Client(Box::new(error)))
+}
+
+/// Publishes the cluster's workloads whenever something about them changes, until cancelled.
+///
+/// A failed read ends nothing: it is logged, tried again, and shows in the inventory's `synced`
+/// and `stale_since`.
+///
+/// # Errors
+///
+/// Only if the watches end by themselves, which is a fault of this program.
+pub async fn run(
+    client: kube::Client,
+    options: Options,
+    publish: tokio::sync::watch::Sender<Arc<Inventory>>,
+    clock: Clock,
+    cancel: CancellationToken,
+) -> Result<(), Error> {
+    let namespaces: BTreeSet<Arc<str>> = options
+        .namespaces
+        .iter()
+        .map(|namespace| namespace.as_str().into())
+        .collect();
+    let namespaces: Vec<Arc<str>> = namespaces.into_iter().collect();
+    let mut world = world::World::new(namespaces.len().max(1));
+    let mut updates = watch::updates(&client, &namespaces);
+    let mut scales = scale::Reader::new(client);
+    let mut publish_at: Option<Instant> = None;
+    loop {
+        tokio::select! {
+            () = cancel.cancelled() => return Ok(()),
+            update = updates.next() => {
+                world.apply(update.ok_or(Error::Ended)?, clock.now());
+            }
+            (key, target) = scales.next() => {
+                world.apply_scale(key.scope, &key.namespace, key.target, target);
+            }
+            () = scale::sleep_until(publish_at) => {
+                publish_at = None;
+                let rebuilt = world.rebuild();
+                for wanted in rebuilt.scales {
+                    scales.want(wanted);
+                }
+                if let Some(inventory) = rebuilt.inventory {
+                    if inventory.synced && !publish.borrow().synced {
+                        let n_workloads = inventory.workloads.len();
+                        info!(n_workloads, "the Kubernetes API has been read whole");
+                    }
+                    publish.send_replace(inventory);
+                }
+            }
+        }
+        if publish_at.is_none() && world.is_changed() {
+            publish_at = Some(Instant::now() + DEBOUNCE);
+        }
+    }
+}

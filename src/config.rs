@@ -11,7 +11,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use crate::decision::{Phase, Replicas};
-use crate::inventory::{Endpoint, Inventory, Member, Workload, WorkloadKey};
+use crate::inventory::{Counted, Endpoint, Inventory, Member, Workload, WorkloadKey};
 use crate::source::config::{PrometheusConfig, WakeSourceConfig};
 use crate::trigger;
 
@@ -298,7 +298,9 @@ impl RawWorkload {
             triggers: vec![policy],
             replicas: Replicas { spec: self.replicas, ..Replicas::default() },
             members,
+            counted: Counted::ByAnswers,
             gpus_per_replica: None,
+            paused: false,
         }
     }
 }

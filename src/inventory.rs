@@ -21,7 +21,10 @@ impl WorkloadKey {
     /// A key from its parts.
     #[must_use]
     pub fn new(namespace: &str, name: &str) -> WorkloadKey {
-        WorkloadKey { namespace: namespace.into(), name: name.into() }
+        WorkloadKey {
+            namespace: namespace.into(),
+            name: name.into(),
+        }
     }
 }
 
@@ -52,6 +55,17 @@ pub struct Workload {
     pub counted: Counted,
     /// GPUs that one replica asks for, where known.
     pub gpus_per_replica: Option<u32>,
+    /// Its ScaledObject is paused: KEDA neither asks for it nor scales it.
+    pub paused: bool,
+}
+
+/// Who counts a workload's ready replicas.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Counted {
+    /// Kubernetes: `replicas` is whole.
+    ByKubernetes,
+    /// The engines' own answers: only `replicas.spec` is known.
+    ByAnswers,
 }
 
 /// Who counts a workload's ready replicas.
@@ -99,6 +113,9 @@ pub struct Inventory {
     /// Whether the source has been read whole at least once; before that a workload that is not
     /// listed is unknown, not absent.
     pub synced: bool,
+    /// Since when some of it may be out of date, because the source does not answer; `None` while
+    /// all of it is kept fresh.
+    pub stale_since: Option<Moment>,
     /// The workloads.
     pub workloads: BTreeMap<WorkloadKey, Arc<Workload>>,
 }

@@ -1,1 +1,133 @@
-//! (being written)
+//! Joins what the inventory knows with what the sources read into one [`Observation`].
+//!
+//! Pure: no IO, no clock; the readings and the moment are arguments.
+
+use crate::decision::{
+    Engine, EngineSample, Gpu, Moment, Observation, Phase, Reading, Replicas, Wake, Why,
+};
+use crate::inventory::{Counted, Member, Workload};
+
+/// What the sources say of one workload, beside its engines.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Around {
+    /// GPU utilisation of its devices.
+    pub gpu: Gpu,
+    /// Demand in front of the engines.
+    pub wake: Wake,
+    /// Replicas that the warm schedule asks for, its lead included.
+    pub schedule_floor: u32,
+}
+
+/// Builds the observation of one tick. `reading` gives the state of a member's metrics by its id.
+pub fn observe(
+    workload: &Workload,
+    reading: impl Fn(&Member) -> Reading<EngineSample>,
+    around: Around,
+    now: Moment,
+) -> Observation {
+    let engines: Vec<Engine> = workload
+        .members
+        .iter()
+        .map(|member| Engine {
+            id: (&*member.id).into(),
+            phase: member.phase,
+            ready_ms: member.ready_at.map(|at| now.millis_since(at)),
+            reading: match member.phase {
+                // Its last series may live on in a source; they are nobody's load any more.
+                Phase::Terminating => Reading::Missing { why: Why::PodGone },
+                Phase::Starting | Phase::Ready | Phase::NotReady => reading(member),
+            },
+        })
+        .collect();
+    let replicas = match workload.counted {
+        Counted::ByKubernetes => workload.replicas,
+        Counted::ByAnswers => count_answers(workload.replicas, &engines),
+    };
+    Observation {
+        replicas,
+        engines,
+        gpu: around.gpu,
+        wake: around.wake,
+        schedule_floor: around.schedule_floor,
+    }
+}
+
+/// Without Kubernetes an engine that has answered is ready, and one that never has is starting.
+fn count_answers(configured: Replicas, engines: &[Engine]) -> Replicas {
+    let Some(spec) = configured.spec else { return configured };
+    let n_answered = engines.iter().filter(|engine| engine.reading.last().is_some()).count();
+    let ready = u32::try_from(n_answered).unwrap_or(u32::MAX).min(spec);
+    Replicas { ready, starting: spec - ready, ..configured }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inventory::WorkloadKey;
+
+    fn member(id: &str, phase: Phase) -> Member {
+        Member { id: id.into(), phase, created_at: None, ready_at: Some(Moment(1_000)), endpoint: None }
+    }
+
+    fn workload(counted: Counted, members: Vec<Member>) -> Workload {
+        Workload {
+            key: WorkloadKey::new("a", "b"),
+            min: 0,
+            max: 8,
+            fallback_replicas: None,
+            triggers: Vec::new(),
+            replicas: Replicas { spec: Some(3), ready: 2, ..Replicas::default() },
+            members,
+            counted,
+            gpus_per_replica: None,
+            paused: false,
+        }
+    }
+
+    fn fresh(_: &Member) -> Reading<EngineSample> {
+        Reading::Fresh { value: EngineSample::default(), age_ms: 0 }
+    }
+
+    #[test]
+    fn without_kubernetes_an_engine_that_answered_is_ready_and_the_rest_is_starting() {
+        let members = vec![member("x", Phase::Ready), member("y", Phase::Ready)];
+        let silent = |member: &Member| {
+            if &*member.id == "x" {
+                fresh(member)
+            } else {
+                Reading::Missing { why: Why::Refused }
+            }
+        };
+        let seen = observe(
+            &workload(Counted::ByAnswers, members),
+            silent,
+            Around::default(),
+            Moment(5_000),
+        );
+        assert_eq!((seen.replicas.ready, seen.replicas.starting), (1, 2));
+        assert_eq!(seen.engines[0].ready_ms, Some(4_000));
+    }
+
+    #[test]
+    fn kubernetes_counts_are_taken_as_they_are() {
+        let seen = observe(
+            &workload(Counted::ByKubernetes, Vec::new()),
+            fresh,
+            Around::default(),
+            Moment(0),
+        );
+        assert_eq!((seen.replicas.spec, seen.replicas.ready), (Some(3), 2));
+    }
+
+    #[test]
+    fn f14_series_of_a_terminating_pod_are_nobodys_load() {
+        let members = vec![member("x", Phase::Terminating)];
+        let seen = observe(
+            &workload(Counted::ByKubernetes, members),
+            fresh,
+            Around::default(),
+            Moment(0),
+        );
+        assert_eq!(seen.engines[0].reading, Reading::Missing { why: Why::PodGone });
+    }
+}

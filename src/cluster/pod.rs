@@ -1,0 +1,198 @@
+//! What a pod says: where in its life it is, where its metrics are, what it asks for.
+//!
+//! Pure; what a pod does not say, or says in no known form, stays unknown.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{
+    Container, ContainerStatus, Pod as ApiPod, PodCondition, PodSpec, PodStatus,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::selector::Labels;
+use crate::decision::{Moment, Phase};
+use crate::inventory::{Endpoint, Member};
+
+/// Restarts before the first readiness from which a pod counts as starting again and again.
+const CRASH_LOOP_RESTARTS: i32 = 3;
+/// A Ready condition that turned false this long after the kubelet took the pod was true before:
+/// the kubelet writes the first one, false, with the start time (kubelet/status).
+const FIRST_CONDITION_MS: u64 = 5_000;
+/// The GPU resource that is counted.
+const GPU_RESOURCE: &str = "nvidia.com/gpu";
+/// More GPUs than any node has; a larger request is a mistake and stays unknown.
+const MAX_GPUS: u32 = 1_024;
+
+/// A pod, reduced to what matters here.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Pod {
+    /// Its labels.
+    pub(super) labels: Arc<Labels>,
+    /// As a member of its workload.
+    pub(super) member: Member,
+    /// Why it is no capacity and will not be soon.
+    pub(super) obstacle: Option<Obstacle>,
+    /// GPUs that it asks for.
+    pub(super) gpus: Option<u32>,
+}
+
+/// Why a pod that is not ready will not be soon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Obstacle {
+    /// The scheduler finds no room.
+    Unschedulable,
+    /// It starts again and again.
+    CrashLooping,
+}
+
+impl Pod {
+    /// Reads a pod; `None` for one that has ended for good and for one without a name.
+    pub(super) fn from_object(pod: &ApiPod) -> Option<Pod> {
+        let no_status = PodStatus::default();
+        let status = pod.status.as_ref().unwrap_or(&no_status);
+        // An evicted or completed pod stays listed until something deletes it.
+        if matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")) {
+            return None;
+        }
+        let ready = condition(status, "Ready");
+        let phase = phase(pod, status, ready);
+        Some(Pod {
+            labels: Arc::new(pod.metadata.labels.clone().unwrap_or_default()),
+            member: Member {
+                id: pod.metadata.name.as_deref()?.into(),
+                phase,
+                created_at: pod.metadata.creation_timestamp.as_ref().map(moment),
+                ready_at: match phase {
+                    Phase::Ready => ready
+                        .and_then(|condition| condition.last_transition_time.as_ref())
+                        .map(moment),
+                    Phase::Starting | Phase::NotReady | Phase::Terminating => None,
+                },
+                endpoint: endpoint(pod, status),
+            },
+            obstacle: match phase {
+                Phase::Starting | Phase::NotReady => obstacle(status, phase),
+                Phase::Ready | Phase::Terminating => None,
+            },
+            gpus: pod.spec.as_ref().and_then(gpus),
+        })
+    }
+}
+
+/// GPUs that a pod asks for, summed over its containers; `None` where it asks for none.
+///
+/// Init containers run before the others on the same devices, so the larger of the two counts;
+/// those that keep running beside the others are summed with them.
+pub(super) fn gpus(spec: &PodSpec) -> Option<u32> {
+    let init = spec.init_containers.as_deref().unwrap_or_default();
+    let stays = |container: &&Container| container.restart_policy.as_deref() == Some("Always");
+    let together: u32 = spec
+        .containers
+        .iter()
+        .chain(init.iter().filter(stays))
+        .map(container_gpus)
+        .fold(0, u32::saturating_add);
+    let largest_init = init
+        .iter()
+        .filter(|container| !stays(container))
+        .map(container_gpus)
+        .max()
+        .unwrap_or(0);
+    Some(together.max(largest_init)).filter(|count| (1..=MAX_GPUS).contains(count))
+}
+
+/// A pod template may name the limit alone; the API server takes it for the request.
+fn container_gpus(container: &Container) -> u32 {
+    let Some(resources) = container.resources.as_ref() else {
+        return 0;
+    };
+    [resources.requests.as_ref(), resources.limits.as_ref()]
+        .into_iter()
+        .flatten()
+        .find_map(|quantities| quantities.get(GPU_RESOURCE)?.0.parse().ok())
+        .unwrap_or(0)
+}
+
+fn phase(pod: &ApiPod, status: &PodStatus, ready: Option<&PodCondition>) -> Phase {
+    if pod.metadata.deletion_timestamp.is_some() {
+        return Phase::Terminating;
+    }
+    let Some(ready) = ready else {
+        return Phase::Starting;
+    };
+    if ready.status == "True" {
+        return Phase::Ready;
+    }
+    match (&status.start_time, &ready.last_transition_time) {
+        (Some(start), Some(turned))
+            if moment(turned).millis_since(moment(start)) > FIRST_CONDITION_MS =>
+        {
+            Phase::NotReady
+        }
+        _ => Phase::Starting,
+    }
+}
+
+fn obstacle(status: &PodStatus, phase: Phase) -> Option<Obstacle> {
+    let is_unschedulable = condition(status, "PodScheduled").is_some_and(|scheduled| {
+        scheduled.status == "False" && scheduled.reason.as_deref() == Some("Unschedulable")
+    });
+    if is_unschedulable {
+        return Some(Obstacle::Unschedulable);
+    }
+    let containers = || {
+        let init = status.init_container_statuses.iter().flatten();
+        init.chain(status.container_statuses.iter().flatten())
+    };
+    // Restarts are counted over a pod's whole life: after its first readiness they say nothing
+    // of the present, only the kubelet's back-off does.
+    let loops = containers().any(backs_off)
+        || (phase == Phase::Starting
+            && containers().any(|container| container.restart_count >= CRASH_LOOP_RESTARTS));
+    loops.then_some(Obstacle::CrashLooping)
+}
+
+fn backs_off(container: &ContainerStatus) -> bool {
+    let waiting = container
+        .state
+        .as_ref()
+        .and_then(|state| state.waiting.as_ref());
+    waiting.and_then(|waiting| waiting.reason.as_deref()) == Some("CrashLoopBackOff")
+}
+
+fn endpoint(pod: &ApiPod, status: &PodStatus) -> Option<Endpoint> {
+    let ip = status.pod_ip.as_deref()?.parse().ok()?;
+    Some(Endpoint::Pod {
+        ip,
+        port: metrics_port(pod),
+    })
+}
+
+fn metrics_port(pod: &ApiPod) -> Option<u16> {
+    let annotations = pod.metadata.annotations.as_ref();
+    let annotated =
+        annotations.and_then(|all| all.get("prometheus.io/port")?.trim().parse::<u16>().ok());
+    let named = |name: &str| {
+        let containers = pod.spec.as_ref()?.containers.iter();
+        let mut ports = containers.flat_map(|container| container.ports.iter().flatten());
+        let port = ports.find(|port| port.name.as_deref() == Some(name))?;
+        u16::try_from(port.container_port).ok()
+    };
+    annotated
+        .filter(|port| *port > 0)
+        .or_else(|| named("metrics"))
+        .or_else(|| named("http"))
+        .filter(|port| *port > 0)
+}
+
+fn condition<'a>(status: &'a PodStatus, kind: &str) -> Option<&'a PodCondition> {
+    status
+        .conditions
+        .iter()
+        .flatten()
+        .find(|condition| condition.type_ == kind)
+}
+
+fn moment(time: &Time) -> Moment {
+    Moment(time.0.as_millisecond())
+}

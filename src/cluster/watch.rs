@@ -1,0 +1,236 @@
+//! The watches: one stream of small steps from ScaledObjects, Deployments, StatefulSets and pods.
+//!
+//! Keeps no state of the objects and never ends for a failed read; reading on is the client
+//! library's, at its own backoff.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::stream::{self, BoxStream, SelectAll, Stream, StreamExt as _};
+use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
+use k8s_openapi::api::core::v1::Pod as ApiPod;
+use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind};
+use kube::core::{NamespaceResourceScope, Resource};
+use kube::runtime::watcher::{self, DefaultBackoff, Event};
+use serde::de::DeserializeOwned;
+use tokio::time::Instant;
+use tracing::warn;
+
+use super::pod::Pod;
+use super::scaled_object::ScaledObject;
+use super::target::Target;
+
+/// Objects of one page of a list. A pod is some 10 KiB of JSON, so a page stays near 2.5 MiB.
+const PAGE_SIZE: u32 = 250;
+/// Seconds after which the API server ends a watch, to be resumed where it stopped. A connection
+/// that died unseen is noticed 5 s later (the client library's margin).
+const WATCH_TIMEOUT_S: u32 = 60;
+/// A watch that was resumed after a failure, and has not failed again for this long, stands: a
+/// refused connection fails at once, one without answer within `CONNECT_TIMEOUT`.
+const PROVEN_AFTER: Duration = Duration::from_secs(10);
+
+/// Namespace and name of any object.
+pub(super) type ObjectKey = (Arc<str>, Arc<str>);
+
+/// One step of one watch.
+#[derive(Debug)]
+pub(super) struct Update {
+    /// The index of the watched namespace, 0 when all are watched as one.
+    pub(super) scope: usize,
+    /// What changed.
+    pub(super) change: Change,
+}
+
+/// What one step changed.
+#[derive(Debug)]
+pub(super) enum Change {
+    /// A ScaledObject.
+    ScaledObject(Step<ScaledObject>),
+    /// A Deployment.
+    Deployment(Step<Target>),
+    /// A StatefulSet.
+    StatefulSet(Step<Target>),
+    /// A pod.
+    Pod(Step<Pod>),
+}
+
+/// A step of a watch, its object reduced.
+#[derive(Debug)]
+pub(super) enum Step<T> {
+    /// All objects are about to be listed anew.
+    Begin,
+    /// An object as it is now.
+    Put(ObjectKey, T),
+    /// An object that is gone, or no longer matters.
+    Remove(ObjectKey),
+    /// All objects have been listed; what was not among them is gone.
+    Done,
+    /// The watch is interrupted.
+    Failed(watcher::Error),
+    /// The watch goes on after an interruption, without a new list.
+    Resumed,
+}
+
+/// Watches everything in these namespaces; in all if there is none.
+pub(super) fn updates(
+    client: &kube::Client,
+    namespaces: &[Arc<str>],
+) -> SelectAll<BoxStream<'static, Update>> {
+    if namespaces.is_empty() {
+        return stream::select_all(scope_updates(0, client, None));
+    }
+    stream::select_all(
+        namespaces
+            .iter()
+            .enumerate()
+            .flat_map(|(scope, namespace)| scope_updates(scope, client, Some(namespace))),
+    )
+}
+
+fn scope_updates(
+    scope: usize,
+    client: &kube::Client,
+    namespace: Option<&str>,
+) -> [BoxStream<'static, Update>; 4] {
+    let kind = GroupVersionKind::gvk("keda.sh", "v1alpha1", "ScaledObject");
+    let resource = ApiResource::from_gvk_with_plural(&kind, "scaledobjects");
+    let objects: Api<DynamicObject> = match namespace {
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
+        None => Api::all_with(client.clone(), &resource),
+    };
+    [
+        steps(objects, read_scaled_object)
+            .map(move |step| Update {
+                scope,
+                change: Change::ScaledObject(step),
+            })
+            .boxed(),
+        steps(
+            api::<Deployment>(client, namespace),
+            Target::from_deployment,
+        )
+        .map(move |step| Update {
+            scope,
+            change: Change::Deployment(step),
+        })
+        .boxed(),
+        steps(
+            api::<StatefulSet>(client, namespace),
+            Target::from_stateful_set,
+        )
+        .map(move |step| Update {
+            scope,
+            change: Change::StatefulSet(step),
+        })
+        .boxed(),
+        steps(api::<ApiPod>(client, namespace), Pod::from_object)
+            .map(move |step| Update {
+                scope,
+                change: Change::Pod(step),
+            })
+            .boxed(),
+    ]
+}
+
+fn api<K>(client: &kube::Client, namespace: Option<&str>) -> Api<K>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+{
+    match namespace {
+        Some(namespace) => Api::namespaced(client.clone(), namespace),
+        None => Api::all(client.clone()),
+    }
+}
+
+/// One broken object is left out, so that it breaks nobody else's list.
+fn read_scaled_object(object: &DynamicObject) -> Option<ScaledObject> {
+    match ScaledObject::from_object(object) {
+        Ok(read) => Some(read),
+        Err(error) => {
+            warn!(
+                namespace = object.metadata.namespace.as_deref(),
+                name = object.metadata.name.as_deref(),
+                error = &error as &dyn std::error::Error,
+                "left out a ScaledObject that cannot be used",
+            );
+            None
+        }
+    }
+}
+
+fn steps<K, T>(api: Api<K>, read: fn(&K) -> Option<T>) -> impl Stream<Item = Step<T>> + Send
+where
+    K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+    T: Send + 'static,
+{
+    let config = watcher::Config::default()
+        .page_size(PAGE_SIZE)
+        .timeout(WATCH_TIMEOUT_S);
+    let follow = Follow {
+        events: watcher::watcher(api, config).boxed(),
+        backoff: DefaultBackoff::default(),
+        pause: None,
+        proven_at: None,
+    };
+    stream::unfold(follow, move |mut follow| async move {
+        let step = follow.next(read).await?;
+        Some((step, follow))
+    })
+}
+
+/// One watch, with what the client library does not tell: when it stands again after a failure.
+struct Follow<K> {
+    events: BoxStream<'static, watcher::Result<Event<K>>>,
+    backoff: DefaultBackoff,
+    /// How long to wait before the next try, after a failure.
+    pause: Option<Duration>,
+    /// When a watch that was resumed after a failure counts as standing.
+    proven_at: Option<Instant>,
+}
+
+impl<K: Resource> Follow<K> {
+    async fn next<T>(&mut self, read: fn(&K) -> Option<T>) -> Option<Step<T>> {
+        if let Some(pause) = self.pause.take() {
+            tokio::time::sleep(pause).await;
+            self.proven_at = Some(Instant::now() + PROVEN_AFTER);
+        }
+        let event = match self.proven_at {
+            None => self.events.next().await?,
+            Some(proven_at) => match tokio::time::timeout_at(proven_at, self.events.next()).await {
+                Ok(event) => event?,
+                Err(_elapsed) => {
+                    self.proven_at = None;
+                    return Some(Step::Resumed);
+                }
+            },
+        };
+        Some(match event {
+            Ok(Event::Init) => {
+                // What is listed anew proves itself by its end.
+                self.proven_at = None;
+                Step::Begin
+            }
+            Ok(Event::InitApply(object) | Event::Apply(object)) => match read(&object) {
+                Some(value) => Step::Put(key(&object), value),
+                None => Step::Remove(key(&object)),
+            },
+            Ok(Event::Delete(object)) => Step::Remove(key(&object)),
+            Ok(Event::InitDone) => Step::Done,
+            Err(error) => {
+                self.proven_at = None;
+                self.pause = self.backoff.next();
+                Step::Failed(error)
+            }
+        })
+    }
+}
+
+fn key<K: Resource>(object: &K) -> ObjectKey {
+    let part =
+        |text: Option<&String>| text.map_or_else(|| Arc::from(""), |text| text.as_str().into());
+    (
+        part(object.meta().namespace.as_ref()),
+        part(object.meta().name.as_ref()),
+    )
+}

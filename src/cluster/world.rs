@@ -1,0 +1,380 @@
+//! Everything that was read from the cluster, and the inventory that it makes.
+//!
+//! Does no IO and reads no clock. A publication costs what the changed namespaces hold.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use super::pod::{Obstacle, Pod};
+use super::scaled_object::{ScaledObject, TargetKind, TargetRef};
+use super::selector::Labels;
+use super::target::Target;
+use super::watch::{Change, Step, Update};
+use super::watched::Watched;
+use crate::decision::{Moment, Phase, Replicas};
+use crate::inventory::{Counted, Inventory, Workload, WorkloadKey};
+
+/// What was read, by watched namespace, and what was made of it.
+#[derive(Debug)]
+pub(super) struct World {
+    scopes: Vec<Scope>,
+    published: Arc<Inventory>,
+}
+
+/// What a rebuild made.
+#[derive(Debug)]
+pub(super) struct Rebuilt {
+    /// The new inventory, where anything in it is different.
+    pub(super) inventory: Option<Arc<Inventory>>,
+    /// The scale subresources that the rebuilt namespaces need.
+    pub(super) scales: Vec<WantedScales>,
+}
+
+/// The scale subresources that the workloads of one namespace need.
+#[derive(Debug, PartialEq)]
+pub(super) struct WantedScales {
+    /// The index of the watched namespace.
+    pub(super) scope: usize,
+    /// The namespace.
+    pub(super) namespace: Arc<str>,
+    /// The targets, none of them a Deployment or StatefulSet.
+    pub(super) targets: BTreeSet<TargetRef>,
+}
+
+impl World {
+    /// Nothing read yet, from this many watched namespaces.
+    pub(super) fn new(n_scopes: usize) -> World {
+        World {
+            scopes: (0..n_scopes).map(|_index| Scope::new()).collect(),
+            published: Arc::default(),
+        }
+    }
+
+    /// Takes one step of a watch.
+    pub(super) fn apply(&mut self, update: Update, now: Moment) {
+        if let Some(scope) = self.scopes.get_mut(update.scope) {
+            scope.apply(update.change, now);
+        }
+    }
+
+    /// Takes what a scale subresource says; `None` where there is no such target.
+    pub(super) fn apply_scale(
+        &mut self,
+        scope: usize,
+        namespace: &Arc<str>,
+        key: TargetRef,
+        target: Option<Target>,
+    ) {
+        let Some(scope) = self.scopes.get_mut(scope) else {
+            return;
+        };
+        let Some(scales) = scope.scales.get_mut(namespace) else {
+            return;
+        };
+        if scales.get(&key) == target.as_ref() {
+            return;
+        }
+        match target {
+            Some(target) => scales.insert(key, target),
+            None => scales.remove(&key),
+        };
+        scope.changed.insert(Arc::clone(namespace));
+    }
+
+    /// Whether a rebuild could make a different inventory.
+    pub(super) fn is_changed(&self) -> bool {
+        self.scopes
+            .iter()
+            .any(|scope| scope.was_listed() && !scope.changed.is_empty())
+            || self.is_synced() != self.published.synced
+            || self.stale_since() != self.published.stale_since
+    }
+
+    /// Builds the workloads of every changed namespace anew.
+    ///
+    /// A watched namespace counts once all its lists were read: before that, a workload without
+    /// pods would look like one that has none.
+    pub(super) fn rebuild(&mut self) -> Rebuilt {
+        let mut inventory = Inventory::clone(&self.published);
+        let mut is_different = false;
+        let mut wanted = Vec::new();
+        for (index, scope) in self.scopes.iter_mut().enumerate() {
+            if !scope.was_listed() {
+                continue;
+            }
+            for namespace in std::mem::take(&mut scope.changed) {
+                let targets = scope.keep_scales(&namespace);
+                let built = scope.workloads(&namespace);
+                is_different |= replace(&mut inventory.workloads, &namespace, built);
+                wanted.push(WantedScales {
+                    scope: index,
+                    namespace,
+                    targets,
+                });
+            }
+            scope.labels.retain(|labels| Arc::strong_count(labels) > 1);
+        }
+        inventory.synced = self.is_synced();
+        inventory.stale_since = self.stale_since();
+        is_different |= inventory.synced != self.published.synced
+            || inventory.stale_since != self.published.stale_since;
+        self.published = Arc::new(inventory);
+        Rebuilt {
+            inventory: is_different.then(|| Arc::clone(&self.published)),
+            scales: wanted,
+        }
+    }
+
+    fn is_synced(&self) -> bool {
+        self.scopes.iter().all(Scope::was_listed)
+    }
+
+    fn stale_since(&self) -> Option<Moment> {
+        self.scopes.iter().flat_map(Scope::failing_since).min()
+    }
+}
+
+/// One watched namespace, or all of them as one.
+#[derive(Debug)]
+struct Scope {
+    scaled_objects: Watched<ScaledObject>,
+    deployments: Watched<Target>,
+    stateful_sets: Watched<Target>,
+    pods: Watched<Pod>,
+    /// Targets of other kinds as last read, by namespace; only those that are needed.
+    scales: HashMap<Arc<str>, HashMap<TargetRef, Target>>,
+    /// The label sets in use, so that all pods of one template share one.
+    labels: HashSet<Arc<Labels>>,
+    /// Namespaces whose workloads have to be built anew.
+    changed: BTreeSet<Arc<str>>,
+}
+
+impl Scope {
+    fn new() -> Scope {
+        Scope {
+            scaled_objects: Watched::new("ScaledObjects"),
+            deployments: Watched::new("Deployments"),
+            stateful_sets: Watched::new("StatefulSets"),
+            pods: Watched::new("pods"),
+            scales: HashMap::new(),
+            labels: HashSet::new(),
+            changed: BTreeSet::new(),
+        }
+    }
+
+    fn apply(&mut self, change: Change, now: Moment) {
+        let changed = |namespace: Arc<str>| {
+            self.changed.insert(namespace);
+        };
+        match change {
+            Change::ScaledObject(step) => self.scaled_objects.apply(step, now, changed),
+            Change::Deployment(step) => self.deployments.apply(step, now, changed),
+            Change::StatefulSet(step) => self.stateful_sets.apply(step, now, changed),
+            Change::Pod(mut step) => {
+                if let Step::Put(_, pod) = &mut step {
+                    pod.labels = shared(&mut self.labels, &pod.labels);
+                }
+                self.pods.apply(step, now, changed);
+            }
+        }
+    }
+
+    fn was_listed(&self) -> bool {
+        self.scaled_objects.was_listed()
+            && self.deployments.was_listed()
+            && self.stateful_sets.was_listed()
+            && self.pods.was_listed()
+    }
+
+    fn failing_since(&self) -> impl Iterator<Item = Moment> {
+        [
+            self.scaled_objects.failing_since(),
+            self.deployments.failing_since(),
+            self.stateful_sets.failing_since(),
+            self.pods.failing_since(),
+        ]
+        .into_iter()
+        .flatten()
+    }
+
+    /// The scale subresources that a namespace needs; forgets the others.
+    fn keep_scales(&mut self, namespace: &Arc<str>) -> BTreeSet<TargetRef> {
+        let needed: BTreeSet<TargetRef> = self
+            .scaled_objects
+            .of(namespace)
+            .map(|(_, object)| &object.target)
+            .filter(|target| matches!(target.kind, TargetKind::Other { .. }))
+            .cloned()
+            .collect();
+        if needed.is_empty() {
+            self.scales.remove(namespace);
+        } else {
+            let scales = self.scales.entry(Arc::clone(namespace)).or_default();
+            scales.retain(|key, _| needed.contains(key));
+        }
+        needed
+    }
+
+    /// The workloads of a namespace, ordered by name.
+    fn workloads(&self, namespace: &Arc<str>) -> Vec<Workload> {
+        let objects: Vec<_> = self.scaled_objects.of(namespace).collect();
+        let targets: Vec<_> = objects
+            .iter()
+            .map(|(_, object)| self.target(namespace, &object.target))
+            .collect();
+        let pods = assign(&targets, self.pods.of(namespace).map(|(_, pod)| pod));
+        objects
+            .into_iter()
+            .zip(targets)
+            .zip(pods)
+            .map(|(((name, object), target), pods)| {
+                let key = WorkloadKey {
+                    namespace: Arc::clone(namespace),
+                    name: Arc::clone(name),
+                };
+                workload(key, object, target, &pods)
+            })
+            .collect()
+    }
+
+    fn target(&self, namespace: &str, target: &TargetRef) -> Option<&Target> {
+        match target.kind {
+            TargetKind::Deployment => self.deployments.get(namespace, &target.name),
+            TargetKind::StatefulSet => self.stateful_sets.get(namespace, &target.name),
+            TargetKind::Other { .. } => self.scales.get(namespace)?.get(target),
+        }
+    }
+}
+
+/// The set's own copy of these labels.
+fn shared(known: &mut HashSet<Arc<Labels>>, labels: &Arc<Labels>) -> Arc<Labels> {
+    if let Some(known) = known.get(labels) {
+        return Arc::clone(known);
+    }
+    known.insert(Arc::clone(labels));
+    Arc::clone(labels)
+}
+
+/// The pods of each target, in the order in which they come.
+///
+/// Asking each selector about each pod would take 10^8 questions in a namespace of 10,000
+/// targets; a selector that demands a label is asked only about the pods that have it.
+fn assign<'a>(
+    targets: &[Option<&Target>],
+    pods: impl Iterator<Item = &'a Pod>,
+) -> Vec<Vec<&'a Pod>> {
+    let mut assigned = vec![Vec::new(); targets.len()];
+    let selectors = targets
+        .iter()
+        .map(|target| target.and_then(|t| t.selector.as_ref()));
+    let selectors: Vec<_> = selectors.collect();
+    let mut anchored: HashMap<(&str, &str), Vec<usize>> = HashMap::new();
+    let mut others = Vec::new();
+    for (index, selector) in selectors.iter().enumerate() {
+        match selector.map(|selector| selector.anchor()) {
+            Some(Some(anchor)) => anchored.entry(anchor).or_default().push(index),
+            Some(None) => others.push(index),
+            None => {}
+        }
+    }
+    for pod in pods {
+        let by_label = pod
+            .labels
+            .iter()
+            .filter_map(|(key, value)| anchored.get(&(key.as_str(), value.as_str())));
+        for &index in by_label.flatten().chain(&others) {
+            if selectors[index].is_some_and(|selector| selector.matches(&pod.labels)) {
+                assigned[index].push(pod);
+            }
+        }
+    }
+    assigned
+}
+
+fn workload(
+    key: WorkloadKey,
+    object: &ScaledObject,
+    target: Option<&Target>,
+    pods: &[&Pod],
+) -> Workload {
+    Workload {
+        key,
+        min: object.min,
+        max: object.max,
+        fallback_replicas: object.fallback_replicas,
+        triggers: object.triggers.clone(),
+        replicas: replicas(target, pods),
+        members: pods.iter().map(|pod| pod.member.clone()).collect(),
+        counted: Counted::ByKubernetes,
+        gpus_per_replica: target
+            .and_then(|target| target.gpus)
+            .or_else(|| pods.iter().find_map(|pod| pod.gpus)),
+        paused: object.paused,
+    }
+}
+
+/// Counts a target's pods.
+///
+/// Ready pods beyond `spec` are surge, or about to go: no capacity. What of `spec` is neither
+/// ready nor known to be no capacity is on its way, whether its pod exists yet or not.
+fn replicas(target: Option<&Target>, pods: &[&Pod]) -> Replicas {
+    let count = |is: fn(&Pod) -> bool| {
+        u32::try_from(pods.iter().filter(|pod| is(pod)).count()).unwrap_or(u32::MAX)
+    };
+    let spec = target.and_then(|target| target.spec);
+    let ready_pods = count(|pod| pod.member.phase == Phase::Ready);
+    let ready = spec.map_or(ready_pods, |spec| ready_pods.min(spec));
+    let terminating = count(|pod| pod.member.phase == Phase::Terminating);
+    let unschedulable = count(|pod| pod.obstacle == Some(Obstacle::Unschedulable));
+    let crash_looping = count(|pod| pod.obstacle == Some(Obstacle::CrashLooping));
+    let present = count(|pod| pod.member.phase != Phase::Terminating);
+    let starting = spec
+        .unwrap_or(present)
+        .saturating_sub(ready)
+        .saturating_sub(unschedulable)
+        .saturating_sub(crash_looping);
+    Replicas {
+        spec,
+        ready,
+        starting,
+        terminating,
+        unschedulable,
+        crash_looping,
+        rollout: target.is_some_and(|target| target.rollout),
+    }
+}
+
+/// Puts a namespace's workloads in the place of its former ones, keeping those that are the same;
+/// whether any is not.
+fn replace(
+    workloads: &mut BTreeMap<WorkloadKey, Arc<Workload>>,
+    namespace: &Arc<str>,
+    built: Vec<Workload>,
+) -> bool {
+    let first = WorkloadKey {
+        namespace: Arc::clone(namespace),
+        name: Arc::from(""),
+    };
+    let kept: BTreeSet<&Arc<str>> = built.iter().map(|workload| &workload.key.name).collect();
+    let gone: Vec<WorkloadKey> = workloads
+        .range(first..)
+        .map(|(key, _)| key)
+        .take_while(|key| key.namespace == *namespace)
+        .filter(|key| !kept.contains(&key.name))
+        .cloned()
+        .collect();
+    let mut is_different = !gone.is_empty();
+    for key in gone {
+        workloads.remove(&key);
+    }
+    for workload in built {
+        if workloads
+            .get(&workload.key)
+            .is_none_or(|known| **known != workload)
+        {
+            is_different = true;
+            workloads.insert(workload.key.clone(), Arc::new(workload));
+        }
+    }
+    is_different
+}
