@@ -1,1 +1,244 @@
-//! (being written)
+//! `ghostscaler explain`: a workload's last decision and its reasons, for a person, from a running
+//! scaler's API.
+//!
+//! Must not recompute: it prints what the scaler says, and what to do when it does not answer.
+
+mod text;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use crate::web::Snapshot;
+
+pub use text::print;
+
+/// Largest answer that is read; the snapshot of a thousand pods takes some 300 KB.
+const MAX_ANSWER_BYTES: usize = 8 * 1024 * 1024;
+
+/// Time for a whole answer; the scaler answers from memory.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How often `--watch` looks. Decisions come every second at most.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Prints a workload's last decision and its reasons.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The ScaledObject (or workload of the configuration), as NAMESPACE/NAME.
+    #[arg(value_name = "NAMESPACE/NAME", value_parser = workload)]
+    pub workload: (String, String),
+    /// The running scaler's HTTP address.
+    #[arg(
+        long,
+        value_name = "URL",
+        default_value = "http://127.0.0.1:8080",
+        env = "GHOSTSCALER_SERVER"
+    )]
+    pub server: String,
+    /// Which trigger, where the ScaledObject has several: an id of `triggers` in the JSON output.
+    #[arg(long, value_name = "ID")]
+    pub trigger: Option<String>,
+    /// The file with the API's token, where the scaler wants one.
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// How to print it.
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub format: Format,
+    /// Print again at each new decision, until interrupted.
+    #[arg(long)]
+    pub watch: bool,
+}
+
+/// How a decision is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// For a person, 80 columns.
+    Text,
+    /// The API's answer; one line a decision with --watch.
+    Json,
+}
+
+/// Why nothing can be explained. Each text says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The server's address is no URL of a scaler.
+    #[error("`--server {server}`: expected a URL such as http://127.0.0.1:8080")]
+    Server {
+        /// As given.
+        server: String,
+    },
+    /// The token file cannot be read.
+    #[error("`--token-file {}` cannot be read", path.display())]
+    Token {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Nothing answers there.
+    #[error(
+        "no scaler answers at {server}: start one with `ghostscaler serve`, or point --server at \
+         its --http-address (in a cluster: `kubectl port-forward` to port 8080 first)"
+    )]
+    Unreachable {
+        /// The URL.
+        server: String,
+        /// Why.
+        source: reqwest::Error,
+    },
+    /// Something answers, and it is no scaler of this version.
+    #[error(
+        "the answer of {server} is not this version's: check that it is a ghostscaler, and use the \
+         same version here"
+    )]
+    NotOurs {
+        /// The URL.
+        server: String,
+        /// What does not fit.
+        source: serde_json::Error,
+    },
+    /// The answer is too large to be one.
+    #[error("the answer of {server} is larger than {MAX_ANSWER_BYTES} bytes: check --server")]
+    TooLarge {
+        /// The URL.
+        server: String,
+    },
+    /// The scaler refuses.
+    #[error("{message}: {remedy}")]
+    Refused {
+        /// The API's message.
+        message: String,
+        /// The API's remedy.
+        remedy: String,
+    },
+    /// The result cannot be written.
+    #[error("the result cannot be written")]
+    Write(#[source] std::io::Error),
+}
+
+/// Fetches the decision and prints it to `out`; with `watch` again at each new one, for ever.
+///
+/// # Errors
+///
+/// When the scaler does not answer, refuses, or `out` is closed.
+pub async fn run(args: &Args, out: &mut dyn Write) -> Result<(), Error> {
+    let client = reqwest::Client::builder()
+        .timeout(ANSWER_TIMEOUT)
+        .redirect(reqwest::redirect::Policy::none())
+        .no_proxy()
+        .build()
+        .map_err(|source| Error::Unreachable { server: args.server.clone(), source })?;
+    let url = url(args)?;
+    let mut last_seen = None;
+    loop {
+        let body = fetch(&client, &url, args).await?;
+        let snapshot: Snapshot = serde_json::from_slice(&body)
+            .map_err(|source| Error::NotOurs { server: args.server.clone(), source })?;
+        let seen = (snapshot.workload.version, snapshot.workload.answer);
+        if last_seen != Some(seen) {
+            if last_seen.is_some() && args.format == Format::Text {
+                writeln!(out).map_err(Error::Write)?;
+            }
+            match args.format {
+                Format::Text => print(&snapshot, out),
+                Format::Json => out.write_all(&body).and_then(|()| out.write_all(b"\n")),
+            }
+            .and_then(|()| out.flush())
+            .map_err(Error::Write)?;
+            last_seen = Some(seen);
+        }
+        if !args.watch {
+            return Ok(());
+        }
+        sleep(WATCH_INTERVAL).await;
+    }
+}
+
+fn workload(text: &str) -> Result<(String, String), NoWorkload> {
+    match text.split_once('/') {
+        Some((namespace, name)) if is_name(namespace) && is_name(name) => {
+            Ok((namespace.to_owned(), name.to_owned()))
+        }
+        Some(_) | None => Err(NoWorkload),
+    }
+}
+
+fn is_name(text: &str) -> bool {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
+    (1..=253).contains(&text.len()) && text.chars().all(allowed)
+}
+
+/// The text names no workload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("expected NAMESPACE/NAME of a ScaledObject, e.g. demo/llm")]
+pub struct NoWorkload;
+
+fn url(args: &Args) -> Result<reqwest::Url, Error> {
+    let (namespace, name) = &args.workload;
+    let wrong = || Error::Server { server: args.server.clone() };
+    let whole = if args.server.contains("://") {
+        args.server.clone()
+    } else {
+        // HOST:PORT, as every address of this binary.
+        format!("http://{}", args.server)
+    };
+    let mut url = reqwest::Url::parse(&whole).map_err(|_no_url| wrong())?;
+    if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
+        return Err(wrong());
+    }
+    url.path_segments_mut()
+        .map_err(|()| wrong())?
+        .pop_if_empty()
+        .extend(["api", "v1", "workloads", namespace, name]);
+    url.set_query(None);
+    if let Some(trigger) = &args.trigger {
+        url.query_pairs_mut().append_pair("trigger", trigger);
+    }
+    Ok(url)
+}
+
+#[derive(serde::Deserialize)]
+struct Refusal {
+    error: RefusalBody,
+}
+
+#[derive(serde::Deserialize)]
+struct RefusalBody {
+    message: String,
+    remedy: String,
+}
+
+async fn fetch(client: &reqwest::Client, url: &reqwest::Url, args: &Args) -> Result<Vec<u8>, Error> {
+    let server = || args.server.clone();
+    let mut request = client.get(url.clone());
+    if let Some(path) = &args.token_file {
+        let token = tokio::fs::read_to_string(path)
+            .await
+            .map_err(|source| Error::Token { path: path.clone(), source })?;
+        request = request.bearer_auth(token.trim());
+    }
+    // The URL may carry user and password; an error is printed.
+    let unreachable =
+        |source: reqwest::Error| Error::Unreachable { server: server(), source: source.without_url() };
+    let mut response = request.send().await.map_err(unreachable)?;
+    let status = response.status();
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(unreachable)? {
+        body.extend_from_slice(&chunk);
+        if body.len() > MAX_ANSWER_BYTES {
+            return Err(Error::TooLarge { server: server() });
+        }
+    }
+    if status.is_success() {
+        return Ok(body);
+    }
+    let refusal: Refusal = serde_json::from_slice(&body)
+        .map_err(|source| Error::NotOurs { server: server(), source })?;
+    Err(Error::Refused { message: refusal.error.message, remedy: refusal.error.remedy })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,318 @@
-//! (being written)
+//! The process's own metrics: the one list of their names, the handles that count, and the page.
+//!
+//! Must not keep a metric object per workload: those series are made at scrape time from the
+//! published snapshots, and are gone with the workload.
+
+mod workloads;
+
+use std::fmt;
+use std::time::Duration;
+
+use prometheus_client::encoding::{EncodeLabelSet, prometheus_text, text};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::{Registry as Families, Unit};
+
+use crate::clock::Clock;
+use crate::decision::{Moment, Why};
+use crate::registry::Registry;
+
+/// The formats of the page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// OpenMetrics 1.0.0, for scrapers that ask for it, as Prometheus does.
+    OpenMetrics,
+    /// The text format 0.0.4, for everything else.
+    Text,
+}
+
+impl Format {
+    /// The format for an `Accept` header.
+    #[must_use]
+    pub fn accepted(accept: Option<&str>) -> Format {
+        match accept {
+            Some(accept) if accept.contains("application/openmetrics-text") => Format::OpenMetrics,
+            Some(_) | None => Format::Text,
+        }
+    }
+
+    /// Its media type.
+    #[must_use]
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Format::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Format::Text => prometheus_text::CONTENT_TYPE,
+        }
+    }
+}
+
+/// The prefix of every name.
+const PREFIX: &str = "ghostscaler";
+
+/// One family as its readers see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Described {
+    /// The whole name, as samples carry it (counters with `_total`).
+    pub name: &'static str,
+    /// `gauge`, `counter`, `histogram` or `info`.
+    pub kind: &'static str,
+    /// The label names.
+    pub labels: &'static [&'static str],
+    /// What it says, with the unit.
+    pub help: &'static str,
+}
+
+/// The families of this module that are not per workload.
+const PROCESS: &[Described] = &[
+    Described {
+        name: "ghostscaler_build_info",
+        kind: "info",
+        labels: &["version"],
+        help: "The version of the running binary",
+    },
+    Described {
+        name: "ghostscaler_decision_duration_seconds",
+        kind: "histogram",
+        labels: &[],
+        help: "Time that one decision of one workload took",
+    },
+    Described {
+        name: "ghostscaler_scrape_duration_seconds",
+        kind: "histogram",
+        labels: &[],
+        help: "Time that one read of an engine or a query took, failures included",
+    },
+    Described {
+        name: "ghostscaler_source_errors_total",
+        kind: "counter",
+        labels: &["kind"],
+        help: "Reads and queries that failed, by cause",
+    },
+    Described {
+        name: "ghostscaler_config_reloads_total",
+        kind: "counter",
+        labels: &["result"],
+        help: "Reloads of the configuration: applied, or refused with the old one kept",
+    },
+    Described {
+        name: "ghostscaler_decision_log_dropped_total",
+        kind: "counter",
+        labels: &[],
+        help: "Lines of the decision log that were dropped: slow or full disk, or too long",
+    },
+    Described {
+        name: "ghostscaler_state_saves_total",
+        kind: "counter",
+        labels: &["result"],
+        help: "Saves of the learned state: done or failed",
+    },
+    Described {
+        name: "ghostscaler_tls_certificate_expiry_timestamp_seconds",
+        kind: "gauge",
+        labels: &[],
+        help: "When the served certificate expires, Unix time; absent without TLS",
+    },
+];
+
+/// Every family of this module, for the README's table. The families of the RPCs are the gRPC
+/// part's own.
+pub fn described() -> impl Iterator<Item = Described> {
+    PROCESS
+        .iter()
+        .copied()
+        .chain(workloads::DESCRIBED.iter().copied())
+}
+
+fn help(name: &str) -> &'static str {
+    described()
+        .find(|family| family.name == name)
+        .map_or("", |family| family.help)
+}
+
+/// The handles that the parts of the process count with; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Metrics {
+    decision: Histogram,
+    scrape: Histogram,
+    source_errors: Family<Kind, Counter>,
+    config_reloads: Family<Outcome, Counter>,
+    decision_log_dropped: Counter,
+    state_saves: Family<Outcome, Counter>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Kind {
+    kind: &'static str,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Outcome {
+    result: &'static str,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Build {
+    version: &'static str,
+}
+
+impl Default for Metrics {
+    /// All at zero, and on no page yet.
+    fn default() -> Metrics {
+        let metrics = Metrics {
+            // 1 µs to 65 ms: a decision should take 2 µs.
+            decision: Histogram::new(exponential_buckets(1e-6, 4.0, 9)),
+            // 1 ms to 16 s: a scrape takes a few milliseconds, its deadline is seconds.
+            scrape: Histogram::new(exponential_buckets(1e-3, 2.0, 15)),
+            source_errors: Family::default(),
+            config_reloads: Family::default(),
+            decision_log_dropped: Counter::default(),
+            state_saves: Family::default(),
+        };
+        // From the first scrape on, so that a rate over the first failure is not lost.
+        for result in ["applied", "refused"] {
+            drop(metrics.config_reloads.get_or_create(&Outcome { result }));
+        }
+        for result in ["done", "failed"] {
+            drop(metrics.state_saves.get_or_create(&Outcome { result }));
+        }
+        metrics
+    }
+}
+
+impl Metrics {
+    /// One decision was made.
+    pub fn decided(&self, took: Duration) {
+        self.decision.observe(took.as_secs_f64());
+    }
+
+    /// One read of an engine, or one query, ended; `failed` says how, if it did.
+    pub fn scraped(&self, took: Duration, failed: Option<Why>) {
+        self.scrape.observe(took.as_secs_f64());
+        if let Some(why) = failed {
+            self.source_errors
+                .get_or_create(&Kind { kind: why.label() })
+                .inc();
+        }
+    }
+
+    /// A reload of the configuration was applied or refused.
+    pub fn config_reloaded(&self, applied: bool) {
+        let result = if applied { "applied" } else { "refused" };
+        self.config_reloads.get_or_create(&Outcome { result }).inc();
+    }
+
+    /// A save of the learned state was done or failed.
+    pub fn state_saved(&self, done: bool) {
+        let result = if done { "done" } else { "failed" };
+        self.state_saves.get_or_create(&Outcome { result }).inc();
+    }
+
+    /// A line of the decision log was dropped.
+    pub fn line_dropped(&self) {
+        self.decision_log_dropped.inc();
+    }
+
+    /// Lines of the decision log that were dropped so far.
+    #[must_use]
+    pub fn lines_dropped(&self) -> u64 {
+        self.decision_log_dropped.get()
+    }
+
+    fn register(&self, families: &mut Families) {
+        let build = Info::new(Build { version: env!("CARGO_PKG_VERSION") });
+        families.register("build", help("ghostscaler_build_info"), build);
+        families.register_with_unit(
+            "decision_duration",
+            help("ghostscaler_decision_duration_seconds"),
+            Unit::Seconds,
+            self.decision.clone(),
+        );
+        families.register_with_unit(
+            "scrape_duration",
+            help("ghostscaler_scrape_duration_seconds"),
+            Unit::Seconds,
+            self.scrape.clone(),
+        );
+        let source_errors = self.source_errors.clone();
+        families.register("source_errors", help("ghostscaler_source_errors_total"), source_errors);
+        families.register(
+            "config_reloads",
+            help("ghostscaler_config_reloads_total"),
+            self.config_reloads.clone(),
+        );
+        families.register(
+            "decision_log_dropped",
+            help("ghostscaler_decision_log_dropped_total"),
+            self.decision_log_dropped.clone(),
+        );
+        let state_saves = self.state_saves.clone();
+        families.register("state_saves", help("ghostscaler_state_saves_total"), state_saves);
+    }
+}
+
+/// The page of `/metrics`.
+#[derive(Debug)]
+pub struct Page {
+    families: Families,
+}
+
+impl Page {
+    /// A page of the tracked workloads and of what `metrics` counts.
+    #[must_use]
+    pub fn new(metrics: &Metrics, registry: Registry, clock: Clock) -> Page {
+        let mut families = Families::with_prefix(PREFIX);
+        metrics.register(&mut families);
+        families.register_collector(Box::new(workloads::Collector::new(registry, clock)));
+        Page { families }
+    }
+
+    /// Where other parts register families of their own, under the common prefix.
+    pub fn families_mut(&mut self) -> &mut Families {
+        &mut self.families
+    }
+
+    /// Adds the expiry of the served certificate; the returned handle follows reloads.
+    pub fn certificate_expiry(&mut self, expires_at: Moment) -> CertificateExpiry {
+        let gauge = Gauge::default();
+        self.families.register_with_unit(
+            "tls_certificate_expiry_timestamp",
+            help("ghostscaler_tls_certificate_expiry_timestamp_seconds"),
+            Unit::Seconds,
+            gauge.clone(),
+        );
+        let expiry = CertificateExpiry(gauge);
+        expiry.set(expires_at);
+        expiry
+    }
+
+    /// The page as text.
+    ///
+    /// # Errors
+    ///
+    /// When a family cannot be encoded, which no input can bring about.
+    pub fn render(&self, format: Format) -> Result<String, fmt::Error> {
+        let mut page = String::new();
+        match format {
+            Format::OpenMetrics => text::encode(&mut page, &self.families)?,
+            Format::Text => prometheus_text::encode(&mut page, &self.families)?,
+        }
+        Ok(page)
+    }
+}
+
+/// The expiry of the served certificate.
+#[derive(Debug, Clone)]
+pub struct CertificateExpiry(Gauge);
+
+impl CertificateExpiry {
+    /// A new certificate is served.
+    pub fn set(&self, expires_at: Moment) {
+        self.0.set(expires_at.0.div_euclid(1_000));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,105 @@
-//! (being written)
+//! Logs of the process: text or JSON lines on stderr, filtered by a directive.
+//!
+//! Must not decide what is logged elsewhere, and must not be set up twice in one process.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::util::SubscriberInitExt as _;
+
+/// How a log line looks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// For a person: time, level, message, fields.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// Why logging could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The filter directive is not one.
+    #[error(
+        "log filter `{directive}` is invalid: expected e.g. `info` or `ghostscaler=debug,info`"
+    )]
+    Filter {
+        /// As given.
+        directive: String,
+        /// What the parser says.
+        source: tracing_subscriber::filter::ParseError,
+    },
+    /// Another subscriber is already in place.
+    #[error("logging is already set up")]
+    AlreadySet(#[source] tracing_subscriber::util::TryInitError),
+}
+
+/// Sends the process's logs to stderr, so that stdout stays free for results.
+///
+/// `directive` follows `tracing`'s filter syntax (`info`, `ghostscaler=debug,info`).
+///
+/// # Errors
+///
+/// When the directive cannot be parsed or a subscriber is already in place.
+pub fn init(format: Format, directive: &str) -> Result<(), Error> {
+    let filter = EnvFilter::try_new(directive).map_err(|source| Error::Filter {
+        directive: directive.to_owned(),
+        source,
+    })?;
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
+    match format {
+        Format::Text => builder.finish().try_init(),
+        Format::Json => builder.json().flatten_event(true).finish().try_init(),
+    }
+    .map_err(Error::AlreadySet)
+}
+
+/// Shows an error with all its sources, `outer: inner: innermost`.
+///
+/// Needed because no `Display` of this crate repeats its source.
+#[derive(Debug, Clone, Copy)]
+pub struct ErrorChain<'a>(pub &'a (dyn StdError + 'static));
+
+impl fmt::Display for ErrorChain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)?;
+        let mut source = self.0.source();
+        while let Some(error) = source {
+            write!(f, ": {error}")?;
+            source = error.source();
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("outer failed")]
+    struct Outer(#[source] Inner);
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("inner failed")]
+    struct Inner(#[source] std::io::Error);
+
+    #[test]
+    fn a_chain_shows_every_source_once() {
+        let error = Outer(Inner(std::io::Error::other("disk full")));
+        assert_eq!(
+            ErrorChain(&error).to_string(),
+            "outer failed: inner failed: disk full"
+        );
+    }
+
+    #[test]
+    fn a_bad_filter_is_refused_with_the_directive_in_the_text() {
+        let error = init(Format::Text, "ghostscaler=loud").unwrap_err();
+        assert!(error.to_string().contains("`ghostscaler=loud`"), "{error}");
+    }
+}

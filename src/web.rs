@@ -1,1 +1,336 @@
-//! (being written)
+//! HTTP for people, Prometheus and Kubernetes: the JSON API, `/metrics`, `/livez` and `/readyz`.
+//!
+//! Answers from published snapshots and does no IO of its own, so that no source can stall it.
+
+mod access;
+mod error;
+#[cfg(test)]
+pub(crate) mod fixtures;
+mod health;
+mod hpa;
+mod serve;
+mod view;
+mod wake;
+pub mod words;
+
+use std::sync::Arc;
+
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Extension, Json, Router};
+use serde::Deserialize;
+use tokio::sync::Semaphore;
+
+pub use access::Access;
+pub use error::Error;
+pub use health::{HUNG_AFTER_MS, Health, Pulse};
+pub use hpa::{DEFAULT_TOLERANCE, HpaEffect, hpa_effect};
+pub use serve::{END_TIMEOUT, HEADER_TIMEOUT, MAX_CONNECTION_AGE, MAX_CONNECTIONS, serve};
+pub use view::{Asked, Hpa, Member, Page, Snapshot, VoteText, Workload};
+pub use wake::{Wake, WakeRequests, WakeState};
+
+use access::Intent;
+use serve::Peer;
+
+use crate::clock::Clock;
+use crate::decision::Answer;
+use crate::inventory::WorkloadKey;
+use crate::metrics;
+use crate::registry::{Registry, Tracker};
+
+/// Workloads of one page where `limit` does not say: about 700 bytes each, so 350 KB.
+const PAGE_DEFAULT: usize = 500;
+/// Most workloads of one page: 3.5 MB.
+const PAGE_MAX: usize = 5_000;
+
+/// What the routes answer from.
+#[derive(Debug)]
+pub struct Api {
+    /// The tracked triggers with their published snapshots.
+    pub registry: Registry,
+    /// The process's clock.
+    pub clock: Clock,
+    /// Where wakes go.
+    pub wakes: WakeRequests,
+    /// What the probes are told.
+    pub health: Health,
+    /// What `/metrics` shows.
+    pub metrics: metrics::Page,
+    /// Who may ask.
+    pub access: Access,
+}
+
+struct Shared {
+    api: Api,
+    // A page of 10,000 workloads takes some 20 MB while it is built: one at a time.
+    page: Semaphore,
+}
+
+/// All routes. Every connection must carry its peer, as [`serve`] sees to.
+pub fn router(api: Api) -> Router {
+    let shared = Arc::new(Shared {
+        api,
+        page: Semaphore::new(1),
+    });
+    Router::new()
+        .route("/metrics", get(metrics_page))
+        .route("/livez", get(livez))
+        .route("/readyz", get(readyz))
+        .route("/api/v1/workloads", get(workloads))
+        .route("/api/v1/workloads/{namespace}/{name}", get(workload))
+        .route("/api/v1/wake/{namespace}/{name}", post(request_wake))
+        .fallback(async |uri: Uri| Error::NoSuchPath(uri.path().chars().take(200).collect()))
+        .method_not_allowed_fallback(async |method: Method| Error::Method(method.to_string()))
+        .with_state(shared)
+}
+
+async fn livez(State(shared): State<Arc<Shared>>) -> Response {
+    let hung = shared.api.health.hung();
+    if hung.is_empty() {
+        return "ok\n".into_response();
+    }
+    let hung: Vec<String> = hung
+        .iter()
+        .map(|(name, age_ms)| format!("{name} loop hangs for {age_ms} ms\n"))
+        .collect();
+    (StatusCode::SERVICE_UNAVAILABLE, hung.concat()).into_response()
+}
+
+async fn readyz(State(shared): State<Arc<Shared>>) -> Response {
+    if shared.api.health.is_ready() {
+        "ok\n".into_response()
+    } else {
+        (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "no published or restored answers yet\n",
+        )
+            .into_response()
+    }
+}
+
+async fn metrics_page(
+    State(shared): State<Arc<Shared>>,
+    headers: HeaderMap,
+) -> Result<Response, Error> {
+    let accept = headers
+        .get(header::ACCEPT)
+        .and_then(|accept| accept.to_str().ok());
+    let format = metrics::Format::accepted(accept);
+    let _one_at_a_time = shared
+        .page
+        .acquire()
+        .await
+        .map_err(|_closed| Error::Internal)?;
+    let for_page = Arc::clone(&shared);
+    let built = tokio::task::spawn_blocking(move || for_page.api.metrics.render(format)).await;
+    let page = match built {
+        Ok(Ok(page)) => page,
+        Ok(Err(_)) | Err(_) => return Err(Error::Internal),
+    };
+    Ok(([(header::CONTENT_TYPE, format.content_type())], page).into_response())
+}
+
+#[derive(Debug, Deserialize)]
+struct ListQuery {
+    namespace: Option<String>,
+    limit: Option<String>,
+    after: Option<String>,
+}
+
+async fn workloads(
+    State(shared): State<Arc<Shared>>,
+    Extension(Peer(peer)): Extension<Peer>,
+    headers: HeaderMap,
+    Query(query): Query<ListQuery>,
+) -> Result<Json<Page>, Error> {
+    let api = &shared.api;
+    api.access.check(Intent::Read, peer, &headers).await?;
+    let limit = match &query.limit {
+        None => PAGE_DEFAULT,
+        Some(text) => text
+            .parse()
+            .ok()
+            .filter(|limit| (1..=PAGE_MAX).contains(limit))
+            .ok_or_else(|| bad_query("limit", text, "a number from 1 to 5000"))?,
+    };
+    let after = match &query.after {
+        None => None,
+        Some(text) => Some(Position::parse(text).ok_or_else(|| {
+            bad_query(
+                "after",
+                text,
+                "the `next` of the page before, namespace/name/trigger",
+            )
+        })?),
+    };
+    let trackers = api.registry.trackers();
+    let mut matching: Vec<&Tracker> = trackers
+        .iter()
+        .map(|tracker| &**tracker)
+        .filter(|tracker| {
+            let key = &tracker.key.workload;
+            query
+                .namespace
+                .as_deref()
+                .is_none_or(|namespace| *key.namespace == *namespace)
+        })
+        .filter(|tracker| {
+            after
+                .as_ref()
+                .is_none_or(|after| *after < Position::of(tracker))
+        })
+        .collect();
+    matching.sort_unstable_by(|a, b| Position::of(a).cmp(&Position::of(b)));
+    let more = matching.len() > limit;
+    matching.truncate(limit);
+    let (now, inventory) = (api.clock.now(), api.registry.inventory());
+    let next = matching
+        .last()
+        .filter(|_| more)
+        .map(|last| Position::of(last).to_string());
+    let workloads = matching
+        .iter()
+        .map(|tracker| Workload::new(tracker, &tracker.published.load(), &inventory, now))
+        .collect();
+    Ok(Json(Page { workloads, next }))
+}
+
+#[derive(Debug, Deserialize)]
+struct SnapshotQuery {
+    trigger: Option<String>,
+}
+
+async fn workload(
+    State(shared): State<Arc<Shared>>,
+    Extension(Peer(peer)): Extension<Peer>,
+    headers: HeaderMap,
+    Path((namespace, name)): Path<(String, String)>,
+    Query(query): Query<SnapshotQuery>,
+) -> Result<Json<Snapshot>, Error> {
+    let api = &shared.api;
+    api.access.check(Intent::Read, peer, &headers).await?;
+    let trackers = find(&api.registry, &WorkloadKey::new(&namespace, &name))?;
+    let triggers: Vec<String> = trackers
+        .iter()
+        .map(|tracker| view::trigger_id(tracker))
+        .collect();
+    let index = match &query.trigger {
+        None => 0,
+        Some(wanted) => triggers
+            .iter()
+            .position(|trigger| trigger == wanted)
+            .ok_or_else(|| {
+                bad_query("trigger", wanted, "one of the `triggers` of this workload")
+            })?,
+    };
+    let tracker = trackers.get(index).ok_or(Error::Internal)?;
+    let inventory = api.registry.inventory();
+    Ok(Json(Snapshot::new(
+        tracker,
+        triggers,
+        &inventory,
+        api.clock.now(),
+    )))
+}
+
+async fn request_wake(
+    State(shared): State<Arc<Shared>>,
+    Extension(Peer(peer)): Extension<Peer>,
+    headers: HeaderMap,
+    Path((namespace, name)): Path<(String, String)>,
+) -> Result<Response, Error> {
+    let api = &shared.api;
+    api.access.check(Intent::Write, peer, &headers).await?;
+    let key = WorkloadKey::new(&namespace, &name);
+    let trackers = find(&api.registry, &key)?;
+    let tracker = trackers.first().ok_or(Error::Internal)?;
+    let published = tracker.published.load_full();
+    let (now, inventory) = (api.clock.now(), api.registry.inventory());
+    let known = Workload::new(tracker, &published, &inventory, now);
+    let state = match (known.spec, known.ready) {
+        (_, Some(ready)) if ready > 0 => WakeState::Ready,
+        (Some(spec), _) if spec > 0 => WakeState::Starting,
+        (_, _) => WakeState::Waking,
+    };
+    let first_at = api.wakes.request(&key, now, state == WakeState::Ready);
+    tracing::info!(workload = %key, ?state, "wake requested");
+    let wake = Wake::new(&key, state, published.decision.as_deref(), first_at, now);
+    let retry_after = wake.retry_after_s().map(HeaderValue::from);
+    let mut response = (StatusCode::ACCEPTED, Json(wake)).into_response();
+    if let Some(retry_after) = retry_after {
+        response
+            .headers_mut()
+            .insert(header::RETRY_AFTER, retry_after);
+    }
+    Ok(response)
+}
+
+/// The trackers of a workload, those that have decided first.
+fn find(registry: &Registry, key: &WorkloadKey) -> Result<Vec<Arc<Tracker>>, Error> {
+    let trackers = registry.trackers();
+    let mut found: Vec<Arc<Tracker>> = trackers
+        .iter()
+        .filter(|tracker| tracker.key.workload == *key)
+        .map(Arc::clone)
+        .collect();
+    if found.is_empty() {
+        return Err(Error::UnknownWorkload(
+            key.to_string().chars().take(520).collect(),
+        ));
+    }
+    let undecided = |tracker: &Tracker| match tracker.published.load().answer {
+        Answer::Value { want, .. } => std::cmp::Reverse(Some(want)),
+        Answer::Unavailable { .. } => std::cmp::Reverse(None),
+    };
+    // KEDA and the HPA follow the largest of several triggers, so that one is shown first.
+    found.sort_by_key(|tracker| (undecided(tracker), tracker.key.trigger));
+    Ok(found)
+}
+
+fn bad_query(field: &'static str, value: &str, expected: &'static str) -> Error {
+    Error::Query {
+        field,
+        value: value.chars().take(80).collect(),
+        expected,
+    }
+}
+
+/// Where a tracker stands in the order of pages.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Position<'a> {
+    namespace: &'a str,
+    name: &'a str,
+    trigger: u64,
+}
+
+impl<'a> Position<'a> {
+    fn of(tracker: &'a Tracker) -> Position<'a> {
+        let key = &tracker.key.workload;
+        Position {
+            namespace: &key.namespace,
+            name: &key.name,
+            trigger: tracker.key.trigger,
+        }
+    }
+
+    fn parse(text: &'a str) -> Option<Position<'a>> {
+        let (namespace, rest) = text.split_once('/')?;
+        let (name, trigger) = rest.split_once('/')?;
+        Some(Position {
+            namespace,
+            name,
+            trigger: u64::from_str_radix(trigger, 16).ok()?,
+        })
+    }
+}
+
+impl std::fmt::Display for Position<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}/{:016x}", self.namespace, self.name, self.trigger)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,338 @@
+//! The API's JSON: what is shown of a workload, and how it is put together from a published
+//! snapshot.
+//!
+//! Must not decide, and must not hold anything longer than a request: memory stays the registry's.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::hpa::{DEFAULT_TOLERANCE, HpaEffect, hpa_effect};
+use super::words;
+use crate::decision::{Answer, Decision, Engine, Mode, Moment, Phase, Reading, Rule, Spec, Why};
+use crate::inventory::{Counted, Inventory};
+use crate::registry::{Caller, Published, Rpc, Tracker};
+
+/// One page of workloads.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Page {
+    /// Ordered by namespace, name and trigger.
+    pub workloads: Vec<Workload>,
+    /// The `after` of the next page; absent on the last one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+}
+
+/// A workload in short. `None` means not known, never zero.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Workload {
+    /// The ScaledObject's namespace.
+    pub namespace: String,
+    /// The ScaledObject's name.
+    pub name: String,
+    /// Which of its triggers, by the hash of the metadata, 16 hex digits.
+    pub trigger: String,
+    /// What the rules want; in shadow mode not what is answered.
+    pub want: Option<u32>,
+    /// KEDA's IsActive.
+    pub active: Option<bool>,
+    /// Replicas ordered.
+    pub spec: Option<u32>,
+    /// Replicas serving.
+    pub ready: Option<u32>,
+    /// Replicas on their way.
+    pub starting: Option<u32>,
+    /// Fewest replicas.
+    pub min: Option<u32>,
+    /// Most replicas.
+    pub max: Option<u32>,
+    /// Requests waiting, over all engines.
+    pub waiting: Option<f64>,
+    /// Requests running, over all engines.
+    pub running: Option<f64>,
+    /// `ok`, `starting`, `degraded` or `not_yet_observed`.
+    pub health: String,
+    /// The rule that set `want`.
+    pub binding: Option<Rule>,
+    /// `act` or `shadow`.
+    pub mode: Option<Mode>,
+    /// Counts the published decisions of this process.
+    pub version: u64,
+    /// Milliseconds since the decision was made.
+    pub age_ms: u64,
+    /// What KEDA is answered.
+    pub answer: Answer,
+    /// One sentence for a person.
+    pub summary: String,
+    /// What each rule said, for a person.
+    pub reasons: Vec<String>,
+}
+
+/// A workload in full.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// In short.
+    #[serde(flatten)]
+    pub workload: Workload,
+    /// All triggers of this workload; `?trigger=` picks another than the first.
+    pub triggers: Vec<String>,
+    /// What the HPA will do with the value; `None` without a count to compare.
+    pub hpa: Option<Hpa>,
+    /// When KEDA last asked.
+    pub asked: Vec<Asked>,
+    /// Pods or endpoints, each with its reading.
+    pub members: Vec<Member>,
+    /// What each rule wanted, in words; the same order as `decision.votes`.
+    pub votes: Vec<VoteText>,
+    /// What would change the answer, in words.
+    pub next: Vec<String>,
+    /// The policy in force.
+    pub policy: Option<Arc<Spec>>,
+    /// The decision as data.
+    pub decision: Option<Arc<Decision>>,
+}
+
+/// What the HPA will do with the value.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Hpa {
+    /// Replicas that the HPA compares with: those ordered.
+    pub current: u32,
+    /// The value that it is given.
+    pub want: u32,
+    /// With the default tolerance of 10 %.
+    pub default_tolerance: HpaEffect,
+    /// With `behavior` tolerance "0", as recommended.
+    pub zero_tolerance: HpaEffect,
+    /// In words.
+    pub text: String,
+}
+
+/// When one role of KEDA last called one method.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Asked {
+    /// The method.
+    pub rpc: String,
+    /// `poll` (no deadline) or `hpa`.
+    pub caller: String,
+    /// Milliseconds since.
+    pub age_ms: u64,
+}
+
+/// One pod or endpoint.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Member {
+    /// The pod's name, or the endpoint's address.
+    pub id: String,
+    /// Where in its life it is.
+    pub phase: Phase,
+    /// `fresh`, `stale` or `missing`.
+    pub reading: String,
+    /// Age of the sample in milliseconds.
+    pub age_ms: Option<u64>,
+    /// Why the reading is not fresh.
+    pub why: Option<Why>,
+    /// Requests waiting at it, by the last sample.
+    pub waiting: Option<f64>,
+    /// Requests running on it, by the last sample.
+    pub running: Option<f64>,
+    /// KV-cache use, 0..1, by the last sample.
+    pub kv_usage: Option<f64>,
+}
+
+/// One rule's say.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct VoteText {
+    /// The rule.
+    pub rule: Rule,
+    /// The count it wanted.
+    pub want: Option<u32>,
+    /// Why, with its numbers.
+    pub text: String,
+}
+
+impl Workload {
+    /// In short, as of `now`.
+    #[must_use]
+    pub fn new(
+        tracker: &Tracker,
+        published: &Published,
+        inventory: &Inventory,
+        now: Moment,
+    ) -> Workload {
+        let key = &tracker.key.workload;
+        let known = inventory.workloads.get(key);
+        let decision = published.decision.as_deref();
+        let policy = published.spec.as_deref();
+        let inputs = decision.map(|decision| &decision.inputs);
+        let (answered, active) = match published.answer {
+            Answer::Value { want, active } => (Some(want), Some(active)),
+            Answer::Unavailable { .. } => (None, None),
+        };
+        let spec = known.and_then(|known| known.replicas.spec);
+        // Where the engines' own answers count the ready ones, nothing is counted before a decision.
+        let counted = known
+            .filter(|known| known.counted == Counted::ByKubernetes)
+            .map(|known| known.replicas);
+        let reasons = decision.map_or_else(Vec::new, |decision| {
+            vote_texts(decision)
+                .map(|vote| format!("{}: {}", vote.rule.label(), vote.text))
+                .collect()
+        });
+        Workload {
+            namespace: key.namespace.to_string(),
+            name: key.name.to_string(),
+            trigger: trigger_id(tracker),
+            want: decision.map(|decision| decision.want).or(answered),
+            active,
+            spec: inputs.map_or(replicas.and_then(|counts| counts.spec), |inputs| {
+                inputs.spec
+            }),
+            ready: inputs.map(|inputs| inputs.ready).or(counted.map(|counts| counts.ready)),
+            starting: inputs.map(|inputs| inputs.starting).or(counted.map(|counts| counts.starting)),
+            min: policy
+                .map(|policy| policy.min)
+                .or(known.map(|known| known.min)),
+            max: policy
+                .map(|policy| policy.max)
+                .or(known.map(|known| known.max)),
+            waiting: inputs.and_then(|inputs| inputs.waiting),
+            running: inputs.and_then(|inputs| inputs.running),
+            health: decision
+                .map_or("not_yet_observed", |decision| {
+                    words::health_label(decision.health)
+                })
+                .to_owned(),
+            binding: decision.map(|decision| decision.binding),
+            mode: policy.map(|policy| policy.mode),
+            version: published.version,
+            age_ms: now.millis_since(published.at),
+            answer: published.answer,
+            summary: words::summary(&published.answer, decision, policy),
+            reasons,
+        }
+    }
+}
+
+impl Snapshot {
+    /// In full, as of `now`. `triggers` are the ids of all trackers of the workload.
+    #[must_use]
+    pub fn new(
+        tracker: &Tracker,
+        triggers: Vec<String>,
+        inventory: &Inventory,
+        now: Moment,
+    ) -> Snapshot {
+        let published = tracker.published.load_full();
+        let workload = Workload::new(tracker, &published, inventory, now);
+        let policy = published.spec.clone();
+        let decision = published.decision.clone();
+        let hpa = match (workload.answer, workload.spec) {
+            (Answer::Value { want, .. }, Some(current)) => Some(Hpa::new(current, want)),
+            (Answer::Value { .. } | Answer::Unavailable { .. }, _) => None,
+        };
+        Snapshot {
+            triggers,
+            hpa,
+            asked: asked(tracker),
+            members: members(tracker, inventory),
+            votes: decision
+                .as_deref()
+                .map_or_else(Vec::new, |decision| vote_texts(decision).collect()),
+            next: decision.as_deref().map_or_else(Vec::new, |decision| {
+                words::next(decision, policy.as_deref())
+            }),
+            policy,
+            decision,
+            workload,
+        }
+    }
+}
+
+impl Hpa {
+    fn new(current: u32, want: u32) -> Hpa {
+        Hpa {
+            current,
+            want,
+            default_tolerance: hpa_effect(current, want, DEFAULT_TOLERANCE),
+            zero_tolerance: hpa_effect(current, want, 0.0),
+            text: words::hpa(current, want),
+        }
+    }
+}
+
+/// The id by which `?trigger=` and `after` name a tracker.
+#[must_use]
+pub(super) fn trigger_id(tracker: &Tracker) -> String {
+    format!("{:016x}", tracker.key.trigger)
+}
+
+fn vote_texts(decision: &Decision) -> impl Iterator<Item = VoteText> {
+    decision.votes.iter().map(|vote| VoteText {
+        rule: vote.rule,
+        want: vote.want,
+        text: vote.reason.to_string(),
+    })
+}
+
+fn asked(tracker: &Tracker) -> Vec<Asked> {
+    let pairs = Rpc::ALL
+        .into_iter()
+        .flat_map(|rpc| Caller::ALL.map(|caller| (rpc, caller)));
+    pairs
+        .filter_map(|(rpc, caller)| {
+            let age_ms = tracker.asked(rpc, caller)?;
+            let (rpc, caller) = (rpc.label().to_owned(), caller.label().to_owned());
+            Some(Asked {
+                rpc,
+                caller,
+                age_ms,
+            })
+        })
+        .collect()
+}
+
+/// The members of the last observation; before the first one those of the inventory.
+fn members(tracker: &Tracker, inventory: &Inventory) -> Vec<Member> {
+    if let Some(observation) = &*tracker.observed.load() {
+        return observation.engines.iter().map(Member::observed).collect();
+    }
+    let known = inventory.workloads.get(&tracker.key.workload);
+    let members = known.map_or(&[][..], |known| &known.members);
+    members
+        .iter()
+        .map(|member| Member::unread(&member.id, member.phase))
+        .collect()
+}
+
+impl Member {
+    fn unread(id: &str, phase: Phase) -> Member {
+        Member {
+            id: id.to_owned(),
+            phase,
+            reading: "missing".to_owned(),
+            age_ms: None,
+            why: Some(Why::NotYetRead),
+            waiting: None,
+            running: None,
+            kv_usage: None,
+        }
+    }
+
+    fn observed(engine: &Engine) -> Member {
+        let (reading, age_ms) = match &engine.reading {
+            Reading::Fresh { age_ms, .. } => ("fresh", Some(*age_ms)),
+            Reading::Stale { age_ms, .. } => ("stale", Some(*age_ms)),
+            Reading::Missing { .. } => ("missing", None),
+        };
+        let last = engine.reading.last();
+        Member {
+            reading: reading.to_owned(),
+            age_ms,
+            why: engine.reading.why(),
+            waiting: last.and_then(|sample| sample.waiting),
+            running: last.and_then(|sample| sample.running),
+            kv_usage: last.and_then(|sample| sample.kv_usage),
+            ..Member::unread(&engine.id, engine.phase)
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Wakes asked for through the API, and what the asker is told.
+//!
+//! Must not decide: a request is an input of the next tick, and fifty of them are one wake.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+
+use crate::decision::{Decision, Moment};
+use crate::inventory::WorkloadKey;
+
+/// How long a request is remembered. A decision keeps what it needs of it in its own state; this is
+/// longer than ten cold starts of ten minutes, after which a request says nothing any more.
+const MEMORY_MS: u64 = 7_200_000;
+
+/// The requests, by workload; cheap to clone. Callers pass only keys of known workloads, which
+/// bounds it.
+#[derive(Debug, Clone, Default)]
+pub struct WakeRequests(Arc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    requests: Mutex<HashMap<WorkloadKey, Request>>,
+    arrived: Notify,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Request {
+    first_at: Moment,
+    last_at: Moment,
+}
+
+impl WakeRequests {
+    /// Records a request and returns when the wake that it belongs to began: at the first request
+    /// since the workload was last `awake`.
+    pub fn request(&self, key: &WorkloadKey, now: Moment, awake: bool) -> Moment {
+        let mut requests = self
+            .0
+            .requests
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        requests.retain(|_, request| now.millis_since(request.last_at) < MEMORY_MS);
+        let request = requests.entry(key.clone()).or_insert(Request {
+            first_at: now,
+            last_at: now,
+        });
+        request.last_at = request.last_at.max(now);
+        if awake {
+            request.first_at = now;
+        }
+        let first_at = request.first_at;
+        drop(requests);
+        self.0.arrived.notify_one();
+        first_at
+    }
+
+    /// When a wake of this workload was last asked for.
+    #[must_use]
+    pub fn last(&self, key: &WorkloadKey) -> Option<Moment> {
+        let requests = self
+            .0
+            .requests
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        requests.get(key).map(|request| request.last_at)
+    }
+
+    /// Waits until a request has come since the last call; for one waiter, the tick loop.
+    pub async fn arrived(&self) {
+        self.0.arrived.notified().await;
+    }
+}
+
+/// Where a woken workload is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WakeState {
+    /// Asked for; no replica ordered yet.
+    Waking,
+    /// Replicas are ordered and none serves yet.
+    Starting,
+    /// A replica serves.
+    Ready,
+}
+
+/// The answer to a wake request; a gateway can hold its requests by it, or say Retry-After.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wake {
+    /// The workload's namespace.
+    pub namespace: String,
+    /// The workload's name.
+    pub name: String,
+    /// Where it is.
+    pub state: WakeState,
+    /// Milliseconds since this wake was first asked for, 0 when it serves.
+    pub elapsed_ms: u64,
+    /// Milliseconds until a replica is expected to serve, 0 when one does; `None` if not known.
+    pub expected_ms: Option<u64>,
+}
+
+impl Wake {
+    /// What is known at `now` of a wake that began at `first_at`.
+    #[must_use]
+    pub fn new(
+        key: &WorkloadKey,
+        state: WakeState,
+        decision: Option<&Decision>,
+        first_at: Moment,
+        now: Moment,
+    ) -> Wake {
+        let (elapsed_ms, expected_ms) = match state {
+            WakeState::Ready => (0, Some(0)),
+            WakeState::Waking | WakeState::Starting => {
+                let elapsed_ms = now.millis_since(first_at);
+                let expected_ms = decision.map(|decision| {
+                    let learned = decision.inputs.cold_start_ms.saturating_sub(elapsed_ms);
+                    decision.next.wake_eta_ms.unwrap_or(learned)
+                });
+                (elapsed_ms, expected_ms)
+            }
+        };
+        let (namespace, name) = (key.namespace.to_string(), key.name.to_string());
+        Wake {
+            namespace,
+            name,
+            state,
+            elapsed_ms,
+            expected_ms,
+        }
+    }
+
+    /// Whole seconds for a Retry-After header, 1..3,600; `None` when nothing has to be waited for.
+    #[must_use]
+    pub fn retry_after_s(&self) -> Option<u64> {
+        match self.state {
+            WakeState::Ready => None,
+            // Past its time or unknown: ask again soon, not at once.
+            WakeState::Waking | WakeState::Starting => Some(
+                self.expected_ms
+                    .unwrap_or(0)
+                    .div_ceil(1_000)
+                    .clamp(1, 3_600),
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fifty_requests_are_one_wake_and_the_first_one_dates_it() {
+        let wakes = WakeRequests::default();
+        let key = WorkloadKey::new("prod", "llm");
+        assert_eq!(wakes.last(&key), None);
+        for millis in 0..50 {
+            assert_eq!(
+                wakes.request(&key, Moment(1_000 + millis), false),
+                Moment(1_000)
+            );
+        }
+        assert_eq!(wakes.last(&key), Some(Moment(1_049)));
+        // It serves, sleeps again, and is woken again.
+        assert_eq!(wakes.request(&key, Moment(5_000), true), Moment(5_000));
+        assert_eq!(wakes.last(&WorkloadKey::new("prod", "other")), None);
+    }
+
+    #[test]
+    fn requests_are_forgotten_after_two_hours() {
+        let wakes = WakeRequests::default();
+        let (old, new) = (WorkloadKey::new("a", "old"), WorkloadKey::new("a", "new"));
+        wakes.request(&old, Moment(0), false);
+        wakes.request(&new, Moment(7_199_999), false);
+        assert_eq!(wakes.last(&old), Some(Moment(0)));
+        wakes.request(&new, Moment(7_200_000), false);
+        assert_eq!(wakes.last(&old), None);
+        // A wake that goes unanswered for so long begins anew.
+        assert_eq!(
+            wakes.request(&old, Moment(7_200_001), false),
+            Moment(7_200_001)
+        );
+    }
+
+    #[tokio::test]
+    async fn a_request_wakes_the_waiter_even_if_it_came_first() {
+        let wakes = WakeRequests::default();
+        wakes.request(&WorkloadKey::new("prod", "llm"), Moment(0), false);
+        let waited = tokio::time::timeout(std::time::Duration::from_secs(10), wakes.arrived());
+        waited.await.unwrap();
+    }
+
+    #[test]
+    fn retry_after_is_whole_seconds_within_an_hour() {
+        let key = WorkloadKey::new("prod", "llm");
+        let mut wake = Wake::new(&key, WakeState::Waking, None, Moment(0), Moment(2_500));
+        assert_eq!(
+            (wake.elapsed_ms, wake.expected_ms, wake.retry_after_s()),
+            (2_500, None, Some(1))
+        );
+        for (expected_ms, retry_after_s) in [(0, 1), (1_001, 2), (90_000, 90), (u64::MAX, 3_600)] {
+            wake.expected_ms = Some(expected_ms);
+            assert_eq!(
+                wake.retry_after_s(),
+                Some(retry_after_s),
+                "{expected_ms} ms"
+            );
+        }
+        let ready = Wake::new(&key, WakeState::Ready, None, Moment(0), Moment(2_500));
+        assert_eq!((ready.elapsed_ms, ready.retry_after_s()), (0, None));
+    }
+}

@@ -1,0 +1,225 @@
+//! Decisions in plain words, each number with its unit.
+//!
+//! Pure. Must not decide or recompute anything: it says what the decision holds.
+
+use super::hpa::{DEFAULT_TOLERANCE, HpaEffect, hpa_effect};
+use crate::decision::{
+    Answer, Decision, Health, LevelSource, Mode, Rule, Spec, Unavailable, ZeroAfter,
+};
+use crate::duration::format_millis;
+
+/// One sentence for one answer: the count, the rule that set it, the queue, and what is not whole.
+#[must_use]
+pub fn summary(answer: &Answer, decision: Option<&Decision>, spec: Option<&Spec>) -> String {
+    let want = match answer {
+        Answer::Unavailable { why } => return unavailable(*why).to_owned(),
+        Answer::Value { want, .. } => *want,
+    };
+    let Some(decision) = decision else {
+        return format!("not observed yet: {} = the present count", replicas(want));
+    };
+    let mut sentence = format!(
+        "{} = {}; {}",
+        replicas(decision.want),
+        because(decision, spec),
+        queue(decision)
+    );
+    if let Some(health) = health(decision.health) {
+        sentence.push_str("; ");
+        sentence.push_str(&health);
+    }
+    if spec.is_some_and(|spec| spec.mode == Mode::Shadow) {
+        sentence.push_str(&format!(
+            "; shadow mode answers the present {}",
+            replicas(want)
+        ));
+    }
+    sentence
+}
+
+/// Why there is no value.
+#[must_use]
+pub fn unavailable(why: Unavailable) -> &'static str {
+    match why {
+        Unavailable::NothingKnown => "no answer: not even the present count is known yet",
+        Unavailable::SourceLost => {
+            "no answer, on purpose: the engines have been unreadable for too long and the \
+             ScaledObject's fallback shall count"
+        }
+    }
+}
+
+/// The rule that set the count, as the reason of a count.
+fn because(decision: &Decision, spec: Option<&Spec>) -> String {
+    let lower = decision
+        .inputs
+        .spec
+        .is_some_and(|present| decision.want < present);
+    match decision.binding {
+        Rule::Demand => match decision.inputs.work {
+            Some(work) => format!("what {work:.2} replicas' worth of work needs"),
+            None => "what the work needs".to_owned(),
+        },
+        Rule::Queue => "room to clear the queue".to_owned(),
+        Rule::Kv => "room in the KV cache".to_owned(),
+        Rule::GpuCeiling => "the GPU ceiling".to_owned(),
+        Rule::Ghost if lower => "what the evidence says is enough".to_owned(),
+        Rule::Ghost => "the present count, until the evidence for fewer is whole".to_owned(),
+        Rule::Warm => "the warm schedule".to_owned(),
+        Rule::Zero if decision.want == 0 => "asleep after long idleness".to_owned(),
+        Rule::Zero => "the last one before zero".to_owned(),
+        Rule::Wake => "woken".to_owned(),
+        Rule::Degraded => "the last wanted count, held while inputs are not whole".to_owned(),
+        Rule::Adopt => "the present count, held after the start until evidence stands".to_owned(),
+        Rule::Rollout => "the present count, held during the rollout".to_owned(),
+        Rule::Max => "the maximum".to_owned(),
+        Rule::Min if spec.is_some_and(|spec| spec.min == 0) => "the minimum".to_owned(),
+        Rule::Min => "warm minimum".to_owned(),
+    }
+}
+
+fn queue(decision: &Decision) -> String {
+    let inputs = &decision.inputs;
+    let gateway = match inputs.gateway_queued {
+        Some(queued) if queued > 0.0 => format!(", {} held by the gateway", number(queued)),
+        Some(_) | None => String::new(),
+    };
+    let engines = match inputs.waiting {
+        None if inputs.ready == 0 => "no replica to wait at".to_owned(),
+        None => "waiting not known".to_owned(),
+        Some(waiting) if waiting > 0.0 => {
+            format!(
+                "{} waiting over {}",
+                number(waiting),
+                replicas(inputs.ready)
+            )
+        }
+        Some(_) => "nothing waiting".to_owned(),
+    };
+    format!("{engines}{gateway}")
+}
+
+/// What is not whole; `None` if everything is.
+#[must_use]
+pub fn health(health: Health) -> Option<String> {
+    match health {
+        Health::Ok => None,
+        Health::Starting => Some("all replicas are starting".to_owned()),
+        Health::NotYetObserved => Some("not observed yet".to_owned()),
+        Health::Degraded {
+            why,
+            answered,
+            expected,
+            ..
+        } => Some(format!(
+            "degraded: {answered} of {expected} engines answered ({})",
+            why.sentence()
+        )),
+    }
+}
+
+/// The health's metric label and JSON word.
+#[must_use]
+pub fn health_label(health: Health) -> &'static str {
+    match health {
+        Health::Ok => "ok",
+        Health::Starting => "starting",
+        Health::Degraded { .. } => "degraded",
+        Health::NotYetObserved => "not_yet_observed",
+    }
+}
+
+/// Where the level comes from.
+#[must_use]
+pub fn level_source(source: LevelSource) -> &'static str {
+    match source {
+        LevelSource::CostModel => "learned cost model",
+        LevelSource::Saturation => "measured throughput at saturation",
+        LevelSource::InFlight => "in-flight requests per replica",
+        LevelSource::Unlearned => "not learned yet: only queue and KV cache raise",
+    }
+}
+
+/// What the HPA will do with `want` at `current` replicas, for both tolerances it may have.
+#[must_use]
+pub fn hpa(current: u32, want: u32) -> String {
+    let plain = hpa_effect(current, want, DEFAULT_TOLERANCE);
+    match plain {
+        HpaEffect::Stays => format!("stays at {}", replicas(current)),
+        HpaEffect::Goes { to } => format!("goes from {current} to {to} at its next sync (15 s)"),
+        HpaEffect::Keda if want == 0 => {
+            "out of play at zero: KEDA deactivates the target after its cooldownPeriod".to_owned()
+        }
+        HpaEffect::Keda => "out of play at zero: KEDA activates the target".to_owned(),
+        HpaEffect::Ignored { from, to } => format!(
+            "inside HPA tolerance, no change: at {current} replicas the default 10 % ignores \
+             {from} to {to}; with `behavior` tolerance \"0\" it goes to {want}"
+        ),
+    }
+}
+
+/// What would change the answer, one sentence each.
+#[must_use]
+pub fn next(decision: &Decision, spec: Option<&Spec>) -> Vec<String> {
+    let next = &decision.next;
+    let mut sentences = Vec::new();
+    if let Some(waiting) = next.up_at_waiting {
+        sentences.push(format!(
+            "up: one more replica at {} waiting",
+            number(waiting)
+        ));
+    }
+    if spec.is_some_and(|spec| decision.want >= spec.max) {
+        sentences.push("up: only with a larger maxReplicaCount".to_owned());
+    }
+    match next.down_in_ms {
+        Some(0) => sentences.push("down: the evidence for fewer is whole".to_owned()),
+        Some(millis) => sentences.push(format!(
+            "down: after {} more of such evidence",
+            format_millis(millis)
+        )),
+        None => {}
+    }
+    match (next.zero_in_ms, spec) {
+        (Some(millis), _) => {
+            sentences.push(format!(
+                "zero: after {} more without work",
+                format_millis(millis)
+            ));
+        }
+        (None, Some(spec)) if spec.min == 0 && spec.zero_after == ZeroAfter::Never => {
+            sentences.push("zero: never, by zeroAfter".to_owned());
+        }
+        (None, Some(spec)) if spec.min == 0 && !spec.has_wake_source => {
+            sentences.push("zero: never without a wakeSource".to_owned());
+        }
+        (None, _) => {}
+    }
+    if let Some(millis) = next.wake_eta_ms {
+        sentences.push(format!(
+            "wake: the first replica is expected in {}",
+            format_millis(millis)
+        ));
+    }
+    sentences
+}
+
+/// "1 replica", "3 replicas".
+#[must_use]
+pub fn replicas(count: u32) -> String {
+    if count == 1 {
+        "1 replica".to_owned()
+    } else {
+        format!("{count} replicas")
+    }
+}
+
+/// A count of requests: whole where it is whole, else with one decimal.
+#[must_use]
+pub fn number(value: f64) -> String {
+    let text = format!("{value:.1}");
+    text.strip_suffix(".0").map(str::to_owned).unwrap_or(text)
+}
+
+#[cfg(test)]
+mod tests;
