@@ -13,14 +13,14 @@ use crate::decision::{EngineSample, Moment, Phase, Reading, Why};
 use crate::inventory::{Member, Workload};
 use crate::signals::engine::{EngineReader, Filter};
 use crate::signals::exposition::Format;
-use crate::signals::freshness::Memory;
+use crate::signals::freshness::Freshness;
 use crate::source::scrape::{PageFormat, Target};
 use crate::trigger::{Policy, SourceKind};
 
 /// The memory of each member's metrics, by the member's id.
 #[derive(Debug, Default)]
 pub(super) struct Engines {
-    memories: HashMap<Arc<str>, Memory>,
+    memories: HashMap<Arc<str>, Freshness>,
 }
 
 impl Engines {
@@ -46,7 +46,7 @@ impl Engines {
                     join_all(reads).await
                 }
                 SourceKind::Prometheus => {
-                    let read = upstreams.engines_of(&workload.key.namespace, parts.clock.now());
+                    let read = upstreams.engines_of(&workload.key.namespace).await;
                     live()
                         .map(|member| (Arc::clone(&member.id), read.sample(&member.id, &filter)))
                         .collect()

@@ -5,7 +5,6 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::declog;
 use crate::decision::{Decision, Moment, Observation, Spec, State, decide};
 use crate::registry::{Tracker, TrackerKey};
 
@@ -56,35 +55,30 @@ impl States {
 #[derive(Debug)]
 pub(super) struct Cell(Mutex<State>);
 
+/// A decision, and the state that it was made from if that was asked for.
+pub(super) struct Decided {
+    pub(super) decision: Decision,
+    pub(super) before: Option<State>,
+}
+
 impl Cell {
-    /// Decides, keeps the new state, and records the decision with all that it came from.
+    /// Decides and keeps the new state.
     pub(super) fn decide(
         &self,
-        log: &declog::Log,
-        key: &TrackerKey,
+        keep_before: bool,
         spec: &Spec,
         observation: &Observation,
         now: Moment,
-    ) -> Decision {
+    ) -> Decided {
         let mut state = lock(&self.0);
-        // Only a log needs the state before the decision; without one nothing is copied.
-        let before = log.is_on().then(|| state.clone());
+        let before = keep_before.then(|| state.clone());
+        // A panic in the decision leaves the default: a new start, which moves nothing down.
         let (decision, after) = decide(spec, std::mem::take(&mut state), observation, now);
         *state = after;
-        drop(state);
-        if let Some(before) = before {
-            log.record(key, spec, before, observation, now, &decision);
-        }
-        decision
-    }
-
-    /// How long a start takes, as far as it is known, in milliseconds.
-    pub(super) fn cold_start_ms(&self) -> u64 {
-        lock(&self.0).cold_start_ms()
+        Decided { decision, before }
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic in a decision leaves the default state: a new start, which moves nothing down.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
