@@ -15,6 +15,7 @@ pub mod selector;
 pub mod wake;
 
 use crate::decision::Why;
+use crate::signals::exposition;
 
 /// Why a source gave no reading.
 ///
@@ -90,6 +91,12 @@ pub enum Error {
     /// A wake source names the model, and the workload has none.
     #[error("the wake source names {{model}}: expected `modelName` in the trigger")]
     NoModel,
+    /// A page cannot be read as metrics.
+    #[error(transparent)]
+    Page(#[from] exposition::Error),
+    /// A configured value is wrong.
+    #[error(transparent)]
+    Config(#[from] config::Fault),
     /// A configured address cannot be asked.
     #[error("the address is not usable: expected an http or https URL without credentials")]
     BadAddress,
@@ -179,7 +186,8 @@ impl Error {
             Error::NoNamespace | Error::AmbiguousTenant | Error::NoModel => Why::AmbiguousTenant,
             Error::BadBody { .. } => Why::BadBody,
             Error::TooLarge { .. } => Why::TooLarge,
-            Error::BadAddress => Why::NoEndpoint,
+            Error::Page(error) => error.why(),
+            Error::BadAddress | Error::Config(_) => Why::NoEndpoint,
         }
     }
 }

@@ -98,6 +98,16 @@ impl WakeSourceConfig {
     ///
     /// The first [`Fault`].
     pub fn validate(&self) -> Result<(), Fault> {
+        self.plan().map(drop)
+    }
+
+    /// The Prometheus that it asks, if it asks one.
+    #[must_use]
+    pub fn prometheus_name(&self) -> Option<&str> {
+        self.prometheus.as_deref()
+    }
+
+    pub(super) fn plan(&self) -> Result<WakePlan, Fault> {
         match (&self.prometheus, &self.query, &self.url, &self.metric) {
             (Some(_), Some(query), None, None) => {
                 if !self.matchers.is_empty() {
@@ -108,15 +118,24 @@ impl WakeSourceConfig {
                     ));
                 }
                 Template::of_query(query)
-                    .map_err(|expected| Fault::new("query", query, expected))?;
-                Ok(())
+                    .map(WakePlan::Query)
+                    .map_err(|expected| Fault::new("query", query, expected))
             }
             (None, None, Some(url), Some(metric)) => {
                 check_url("url", url)?;
                 if !is_metric_name(metric) {
                     return Err(Fault::new("metric", metric, "a metric's name"));
                 }
-                Ok(())
+                let matchers = self
+                    .matchers
+                    .iter()
+                    .map(|(label, value)| (label.clone(), Template::of_value(value)))
+                    .collect();
+                Ok(WakePlan::Page {
+                    url: url.clone(),
+                    metric: metric.clone(),
+                    matchers,
+                })
             }
             _ => {
                 let expected = "either `prometheus` and `query`, or `url` and `metric`";
@@ -128,12 +147,19 @@ impl WakeSourceConfig {
             }
         }
     }
+}
 
-    /// The Prometheus that it asks, if it asks one.
-    #[must_use]
-    pub fn prometheus_name(&self) -> Option<&str> {
-        self.prometheus.as_deref()
-    }
+/// What a wake source's configuration comes to.
+#[derive(Debug)]
+pub(super) enum WakePlan {
+    /// A query.
+    Query(Template),
+    /// Series of a page.
+    Page {
+        url: String,
+        metric: String,
+        matchers: Vec<(LabelName, Template)>,
+    },
 }
 
 /// A wrong value.

@@ -39,7 +39,7 @@ pub struct Batch {
     pub duplicates: usize,
 }
 
-/// The series with one of these metric names, from samples of the last `window_ms` milliseconds:
+/// The series with one of these metric names (`signals` has the list), from samples of the last `window_ms` milliseconds:
 /// at least two of the source's sample intervals. A series whose target is gone keeps its last
 /// sample's timestamp until it leaves the window.
 ///
@@ -50,7 +50,7 @@ pub struct Batch {
 pub async fn engine_series(
     client: &PrometheusClient,
     namespaces: &Namespaces,
-    names: &[&str],
+    names: &[impl AsRef<str>],
     window_ms: u64,
 ) -> Result<Batch, Error> {
     let mut newest = Newest::default();
@@ -75,7 +75,7 @@ pub async fn engine_series(
 pub async fn dcgm_series(
     client: &PrometheusClient,
     namespaces: &Namespaces,
-    names: &[&str],
+    names: &[impl AsRef<str>],
     window_ms: u64,
 ) -> Result<Batch, Error> {
     let mut newest = Newest::default();
@@ -100,12 +100,12 @@ impl Newest {
         client: &PrometheusClient,
         namespaces: &Namespaces,
         label: NamespaceLabel,
-        names: &[&str],
+        names: &[impl AsRef<str>],
         window_ms: u64,
     ) -> Result<(), Error> {
         let query = client
             .selector(namespaces, label)
-            .named(names)
+            .named(names.iter().map(AsRef::as_ref))
             .over(window_ms);
         self.add(client.instant(&query).await?, namespaces, label)
     }

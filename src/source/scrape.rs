@@ -18,6 +18,7 @@ use tokio::time::{Instant, timeout_at};
 use super::client::{self, KEEP_IDLE, Trust};
 use super::{Error, FileRole};
 use crate::inventory::Endpoint;
+use crate::signals::exposition::Format;
 
 /// vLLM's port where neither the trigger nor the pod names one.
 pub const DEFAULT_PORT: u16 = 8000;
@@ -96,20 +97,11 @@ impl Target {
     }
 }
 
-/// The dialect that a server says its page is in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PageFormat {
-    /// The Prometheus text format.
-    Text,
-    /// OpenMetrics, which ends in `# EOF`.
-    OpenMetrics,
-}
-
 /// A page whose head has come and whose body has not been read. Holds its turn and its deadline.
 #[derive(Debug)]
 pub struct Page {
     response: Response,
-    format: PageFormat,
+    format: Format,
     deadline: Instant,
     deadline_ms: u64,
     max_body_bytes: u64,
@@ -117,9 +109,9 @@ pub struct Page {
 }
 
 impl Page {
-    /// The dialect of its body.
+    /// The dialect that the server says its body is in.
     #[must_use]
-    pub fn format(&self) -> PageFormat {
+    pub fn format(&self) -> Format {
         self.format
     }
 
@@ -263,16 +255,16 @@ fn redirects() -> Policy {
     })
 }
 
-fn format(response: &Response) -> Result<PageFormat, Error> {
+fn format(response: &Response) -> Result<Format, Error> {
     // Without a type Prometheus reads the text format too; some exporters send none.
     let Some(value) = response.headers().get(CONTENT_TYPE) else {
-        return Ok(PageFormat::Text);
+        return Ok(Format::Text);
     };
     let essence = client::media_type(value);
     if essence.eq_ignore_ascii_case("text/plain") {
-        Ok(PageFormat::Text)
+        Ok(Format::Text)
     } else if essence.eq_ignore_ascii_case("application/openmetrics-text") {
-        Ok(PageFormat::OpenMetrics)
+        Ok(Format::OpenMetrics)
     } else {
         Err(Error::BadBody {
             what: "of another content type",

@@ -147,9 +147,9 @@ impl Selector {
 
     /// Of those, the ones with one of these metric names; none if there are no names.
     #[must_use]
-    pub fn named(mut self, names: &[&str]) -> Selector {
+    pub fn named<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Selector {
         self.text.push_str(",__name__");
-        self.push_alternatives(names.iter().copied());
+        self.push_alternatives(names.into_iter());
         self
     }
 
@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn alternatives_are_literal() {
         let query = within(&["a.b", "a|b", "a\"b"])
-            .named(&["x:y", "z_total"])
+            .named(["x:y", "z_total"])
             .newest();
         assert_eq!(
             query.as_str(),
@@ -287,7 +287,7 @@ mod tests {
     fn no_names_select_nothing_rather_than_everything() {
         // No series is without a name.
         assert_eq!(
-            within(&["a"]).named(&[]).newest().as_str(),
+            within(&["a"]).named([]).newest().as_str(),
             r#"{namespace="a",__name__=""}"#
         );
     }

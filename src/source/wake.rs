@@ -2,14 +2,26 @@
 //!
 //! Must not decide whether a workload wakes, nor take silence for no demand.
 
+mod memory;
+mod page;
 mod template;
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
 
+use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 
-use crate::decision::{Moment, WakeReading, Why};
+use super::Error;
+use super::config::{WakePlan, WakeSourceConfig};
+use super::prometheus::{Answer, PrometheusClient};
+use super::scrape::{Scraper, Target};
+use super::selector::Query;
+use crate::inventory::Endpoint;
+use page::PageReader;
 
+pub use memory::WakeMemory;
 pub use template::Subject;
 pub(super) use template::Template;
 
@@ -26,84 +38,158 @@ pub enum WakeKind {
     Counter,
 }
 
-/// What a wake source said of one workload at one moment.
+/// What a wake source said of one workload at one moment; [`WakeMemory`] reads it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Demand {
-    /// Values by a hash of the series' labels.
+    /// Values by a hash of their series' labels.
     series: BTreeMap<u64, f64>,
     /// The source has this metric, if perhaps not for this workload.
     exists: bool,
-}
-/// What has to be remembered of one workload's wake source between readings.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct WakeMemory {
-    // Invariant: at most MAX_SERIES entries.
-    last: BTreeMap<u64, f64>,
-    read_before: bool,
-    exists: bool,
-    last_arrival_at: Option<Moment>,
+    /// It is the gateway itself that answered, so that what it no longer lists is zero.
+    gateway_answered: bool,
+    /// The source said that its answer may be partial.
+    partial: bool,
 }
 
-impl WakeMemory {
-    /// Takes a reading made at `at`.
+/// A configured wake source, ready to be read.
+#[derive(Debug, Clone)]
+pub struct WakeSource {
+    kind: WakeKind,
+    place: Place,
+}
+
+#[derive(Debug, Clone)]
+enum Place {
+    Prometheus {
+        client: PrometheusClient,
+        query: Template,
+    },
+    Page(PageReader),
+}
+
+impl WakeSource {
+    /// A wake source that asks `prometheus` (the one that its configuration names) or scrapes with
+    /// `scraper`.
     ///
-    /// A counter's series that first appears after an earlier reading counts from zero: a rate
-    /// would miss its first requests, which are the ones that have to wake. A metric that has never
-    /// been seen is unknown rather than zero; once seen, its absence is a zero.
-    pub fn take(&mut self, kind: WakeKind, read: Result<&Demand, Why>, at: Moment) -> WakeReading {
-        let demand = match read {
-            Ok(demand) => demand,
-            Err(why) => return WakeReading::Unknown { why },
-        };
-        if demand
-            .series
-            .values()
-            .any(|value| !value.is_finite() || *value < 0.0)
-        {
-            return WakeReading::Unknown {
-                why: Why::Impossible,
-            };
-        }
-        if demand
-            .series
-            .iter()
-            .any(|(&key, &value)| self.rises(kind, key, value))
-        {
-            self.last_arrival_at = Some(at);
-        }
-        match kind {
-            WakeKind::Gauge => self.last.clone_from(&demand.series),
-            WakeKind::Counter => {
-                // A series that fails to show up once has not gone back to zero.
-                self.last.extend(&demand.series);
-                if self.last.len() > MAX_SERIES {
-                    self.last.clone_from(&demand.series);
-                }
+    /// # Errors
+    ///
+    /// [`Error::Config`] or [`Error::BadAddress`] when the configuration is wrong, or names a
+    /// Prometheus and none is given.
+    pub fn new(
+        config: &WakeSourceConfig,
+        prometheus: Option<&PrometheusClient>,
+        scraper: &Scraper,
+    ) -> Result<WakeSource, Error> {
+        let place = match config.plan()? {
+            WakePlan::Query(query) => {
+                let client = prometheus.ok_or(Error::BadAddress)?.clone();
+                Place::Prometheus { client, query }
             }
-        }
-        self.read_before = true;
-        self.exists |= demand.exists;
-        if !self.exists {
-            return WakeReading::Unknown {
-                why: Why::NoKnownSeries,
-            };
-        }
-        let queued = match kind {
-            WakeKind::Gauge => demand.series.values().sum(),
-            WakeKind::Counter => 0.0,
+            WakePlan::Page {
+                url,
+                metric,
+                matchers,
+            } => {
+                let target = Target::new(&Endpoint::Url(url.into()), None, None)?;
+                Place::Page(PageReader {
+                    scraper: scraper.clone(),
+                    target,
+                    metric,
+                    matchers,
+                })
+            }
         };
-        WakeReading::Fresh {
-            queued,
-            last_arrival_at: self.last_arrival_at,
-        }
+        Ok(WakeSource {
+            kind: config.kind,
+            place,
+        })
     }
 
-    fn rises(&self, kind: WakeKind, key: u64, value: f64) -> bool {
-        match (self.last.get(&key), kind) {
-            (Some(&last), WakeKind::Counter) if value < last => value > 0.0,
-            (Some(&last), WakeKind::Counter | WakeKind::Gauge) => value > last,
-            (None, WakeKind::Counter) => self.read_before && value > 0.0,
-            (None, WakeKind::Gauge) => value > 0.0,
+    /// What its number means.
+    #[must_use]
+    pub fn kind(&self) -> WakeKind {
+        self.kind
+    }
+
+    /// Reads it for these workloads, in their order: a page once for all of them, a query once for
+    /// all that have the same one.
+    pub async fn read(&self, subjects: &[Subject<'_>]) -> Vec<Result<Demand, Arc<Error>>> {
+        match &self.place {
+            Place::Prometheus { client, query } => ask(client, query, subjects).await,
+            Place::Page(reader) => match reader.read().await.map_err(Arc::new) {
+                Ok(page) => {
+                    let demand = |subject| reader.demand(&page, subject).map_err(Arc::new);
+                    subjects.iter().map(demand).collect()
+                }
+                Err(error) => subjects.iter().map(|_| Err(Arc::clone(&error))).collect(),
+            },
         }
     }
 }
+
+async fn ask(
+    client: &PrometheusClient,
+    template: &Template,
+    subjects: &[Subject<'_>],
+) -> Vec<Result<Demand, Arc<Error>>> {
+    let queries: Vec<Result<String, Error>> = subjects
+        .iter()
+        .map(|subject| template.render(subject))
+        .collect();
+    let mut distinct: Vec<&String> = queries.iter().flatten().collect();
+    distinct.sort_unstable();
+    distinct.dedup();
+    let answers = join_all(distinct.into_iter().map(async |text| {
+        let answer = client.instant(&Query::configured(text.clone())).await;
+        (text.clone(), answer.and_then(demand).map_err(Arc::new))
+    }));
+    let answers: BTreeMap<String, Result<Demand, Arc<Error>>> = answers.await.into_iter().collect();
+    queries
+        .into_iter()
+        .map(|query| {
+            let answer = answers.get(&query.map_err(Arc::new)?);
+            answer
+                .cloned()
+                .expect("each query that could be written was asked")
+        })
+        .collect()
+}
+
+fn demand(answer: Answer) -> Result<Demand, Error> {
+    let mut series = BTreeMap::new();
+    for found in &answer.series {
+        if let Some(newest) = found.samples.last() {
+            series.insert(key(found.labels.iter()), newest.value);
+        }
+    }
+    let exists = !series.is_empty();
+    let partial = answer.warnings > 0;
+    bounded(Demand {
+        series,
+        exists,
+        gateway_answered: false,
+        partial,
+    })
+}
+
+fn bounded(demand: Demand) -> Result<Demand, Error> {
+    if demand.series.len() > MAX_SERIES {
+        return Err(Error::TooLarge {
+            limit: MAX_SERIES as u64,
+            unit: "series of a wake source",
+        });
+    }
+    Ok(demand)
+}
+
+/// Tells series apart across readings of one process.
+fn key<K: AsRef<str>, V: AsRef<str>>(labels: impl Iterator<Item = (K, V)>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for (name, value) in labels {
+        (name.as_ref(), value.as_ref()).hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests;

@@ -24,7 +24,7 @@ fn target(url: &str) -> Target {
     Target::new(&Endpoint::Url(url.into()), None, None).unwrap()
 }
 
-async fn read(scraper: &Scraper, url: &str) -> Result<(PageFormat, String), Error> {
+async fn read(scraper: &Scraper, url: &str) -> Result<(Format, String), Error> {
     let page = scraper.open(&target(url)).await?;
     let format = page.format();
     let mut body = Vec::new();
@@ -37,7 +37,7 @@ async fn read(scraper: &Scraper, url: &str) -> Result<(PageFormat, String), Erro
     Ok((format, String::from_utf8(body).unwrap()))
 }
 
-async fn read_from(act: Act) -> Result<(PageFormat, String), Error> {
+async fn read_from(act: Act) -> Result<(Format, String), Error> {
     let server = Server::start(act).await;
     read(&Scraper::new(options()).unwrap(), &server.url()).await
 }
@@ -48,7 +48,7 @@ async fn a_page_arrives_whole_and_the_request_asks_for_plain_text() {
     let page = read(&Scraper::new(options()).unwrap(), &server.url())
         .await
         .unwrap();
-    assert_eq!(page, (PageFormat::Text, PAGE.to_owned()));
+    assert_eq!(page, (Format::Text, PAGE.to_owned()));
     let request = server.requests().remove(0).to_ascii_lowercase();
     assert!(
         request.starts_with("get /metrics http/1.1\r\n"),
@@ -111,11 +111,11 @@ fn a_server_that_is_not_asked_any_more_gives_its_place_up() {
 async fn open_metrics_is_told_apart_and_a_missing_type_is_text() {
     let open = ok("application/openmetrics-text; version=1.0.0", "# EOF\n");
     let page = read_from(Act::Answer(open)).await.unwrap();
-    assert_eq!(page.0, PageFormat::OpenMetrics);
+    assert_eq!(page.0, Format::OpenMetrics);
     let page = read_from(Act::Answer(answer("200 OK", "", PAGE)))
         .await
         .unwrap();
-    assert_eq!(page, (PageFormat::Text, PAGE.to_owned()));
+    assert_eq!(page, (Format::Text, PAGE.to_owned()));
 }
 
 #[tokio::test]

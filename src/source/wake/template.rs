@@ -50,7 +50,7 @@ const SLOTS: [(&str, Slot); 3] = [
 
 impl Template {
     /// Cuts a label value that is compared as it is.
-    pub(super) fn of_value(text: &str) -> Template {
+    pub(in crate::source) fn of_value(text: &str) -> Template {
         let mut cutter = Cutter::new(text);
         while let Some(c) = cutter.peek() {
             if !cutter.take_slot(Escape::None) {
