@@ -1,3 +1,4 @@
 //! The integration tests, in one binary: it links once.
 
+mod grpc;
 mod tidy;
