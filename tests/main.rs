@@ -1,1 +1,3 @@
-//! Tests.
+//! The integration tests, in one binary: it links once.
+
+mod conformance;
