@@ -159,7 +159,7 @@ impl Context {
     /// check's business.
     async fn connect(&self) -> Result<Connection, Shortfall> {
         let connection = self.dial().await?;
-        if let Ok(metric_name) = self.metric() {
+        if let Ok(metric_name) = self.polled() {
             drop(connection.poll(self.scaled_object(), metric_name).await);
         }
         Ok(connection)
@@ -184,10 +184,16 @@ impl Context {
         }
     }
 
+    /// The same metric, if whole polls are answered: value and activity.
+    fn polled(&self) -> Result<&str, Shortfall> {
+        self.active()?;
+        self.metric()
+    }
+
     /// The faulty metadata and a metric to ask for.
     fn faulty(&self) -> Result<(&Faulty, &str), Shortfall> {
         match &self.faulty {
-            Some(faulty) => Ok((faulty, self.metric()?)),
+            Some(faulty) => Ok((faulty, self.polled()?)),
             None => Err(Shortfall::unseen(
                 "give metadata that is wrong with --bad-metadata",
             )),

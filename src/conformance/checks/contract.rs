@@ -234,7 +234,7 @@ async fn a14_missing_fields(context: &Context) -> Finding {
 async fn a15_idempotent(context: &Context) -> Finding {
     const N_ROUNDS: usize = 3;
     const N_CALLS: usize = 100;
-    let metric_name = context.metric()?;
+    let metric_name = context.polled()?;
     let connection = context.connect().await?;
     let value = || async {
         let reply = connection
@@ -291,8 +291,7 @@ async fn a16_any_order(context: &Context) -> Finding {
         &[StreamIsActive, GetMetrics],
         &[StreamIsActive, IsActive],
     ];
-    let metric_name = context.metric()?;
-    context.active()?;
+    let metric_name = context.polled()?;
     let scaled_object = context.scaled_object();
     for order in ORDERS {
         let connection = context.dial().await?;

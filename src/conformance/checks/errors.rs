@@ -164,6 +164,7 @@ async fn c2_odd_requests(context: &Context) -> Finding {
             scaled_object("a", "key", &"9".repeat(400)),
         ),
     ];
+    context.polled()?;
     let connection = context.connect().await?;
     for (what, scaled_object) in &odd {
         let spec = connection

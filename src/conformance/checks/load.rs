@@ -139,7 +139,7 @@ async fn d2_hard_limit(context: &Context) -> Finding {
             .iter()
             .map(|reply| ("IsActive", reply.took)),
     );
-    if let Ok(metric_name) = context.metric() {
+    if let Ok(metric_name) = context.polled() {
         let connection = context.connect().await?;
         let scaled_object = context.scaled_object();
         let polls = (0..N_POLLS).map(async |_poll| {
@@ -176,7 +176,7 @@ async fn d2_hard_limit(context: &Context) -> Finding {
 }
 
 async fn d3_herd(context: &Context) -> Finding {
-    let metric_name = context.metric()?;
+    let metric_name = context.polled()?;
     let connection = context.connect().await?;
     let started_at = Instant::now();
     let polls =
@@ -273,7 +273,7 @@ async fn d5_dead_consumer(context: &Context) -> Finding {
 
 async fn d6_cancelled_streams(context: &Context) -> Finding {
     const N_ROUNDS: usize = 3;
-    let metric_name = context.metric()?;
+    let metric_name = context.polled()?;
     let connection = context.connect().await?;
     // Tells a connection that was cut from one that lives on; calls alone would dial anew.
     let mut sentinel = connection.stream_is_active(context.scaled_object());
@@ -362,7 +362,7 @@ async fn d8_huge_metadata(context: &Context) -> Finding {
 }
 
 async fn d9_churn(context: &Context) -> Finding {
-    let metric_name = context.metric()?;
+    let metric_name = context.polled()?;
     let visits = (0..context.n_objects).map(async |_visit| {
         let connection = context.scaler.connect().await?;
         let scaled_object = context.scaled_object();

@@ -146,21 +146,29 @@ async fn e3_parallel_streams(context: &Context) -> Finding {
     let active = context.active()?;
     let shared = context.connect().await?;
     let other = context.connect().await?;
+    let limit = if active { ANSWER_LIMIT } else { QUIET };
+    let alone = other
+        .stream_is_active(context.scaled_object())
+        .next(limit)
+        .await;
+    if matches!(alone, Some(Event::End(_))) {
+        return Err(Shortfall::unseen(
+            "a single stream ends at once; see E1 and E5",
+        ));
+    }
     let mut streams = Vec::new();
     for _stream in 0..N_ON_ONE {
         streams.push(shared.stream_is_active(context.scaled_object()));
     }
     streams.push(other.stream_is_active(context.scaled_object()));
-    let limit = if active { ANSWER_LIMIT } else { QUIET };
-    // The last to open show first what they do to those before them.
     let mut events = Vec::new();
     for stream in &mut streams {
         events.push(stream.next(limit).await);
     }
-    if active {
-        for stream in &mut streams {
-            events.push(stream.next(QUIET / 10).await);
-        }
+    // A later stream may end an earlier one that has had its message.
+    tokio::time::sleep(QUIET / 10).await;
+    for stream in &mut streams {
+        events.push(stream.next(Duration::ZERO).await);
     }
     for event in &events {
         if let Some(Event::End(_)) = event {

@@ -182,7 +182,7 @@ async fn h6_ends_and_unread(context: &Context) -> Finding {
     const N_UNREAD: usize = 8;
     offered(context)?;
     let ends = ends_with_ok(context.transcript.spec_pushes.iter().map(|log| &log.end))?;
-    let metric_name = context.metric()?;
+    let metric_name = context.polled()?;
     let stalled = context
         .scaler
         .connect_stalled()
