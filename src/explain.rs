@@ -130,13 +130,19 @@ pub async fn run(args: &Args, out: &mut dyn Write) -> Result<(), Error> {
         .redirect(reqwest::redirect::Policy::none())
         .no_proxy()
         .build()
-        .map_err(|source| Error::Unreachable { server: args.server.clone(), source })?;
+        .map_err(|source| Error::Unreachable {
+            server: args.server.clone(),
+            source,
+        })?;
     let url = url(args)?;
     let mut last_seen = None;
     loop {
         let body = fetch(&client, &url, args).await?;
-        let snapshot: Snapshot = serde_json::from_slice(&body)
-            .map_err(|source| Error::NotOurs { server: args.server.clone(), source })?;
+        let snapshot: Snapshot =
+            serde_json::from_slice(&body).map_err(|source| Error::NotOurs {
+                server: args.server.clone(),
+                source,
+            })?;
         let seen = (snapshot.workload.version, snapshot.workload.answer);
         if last_seen != Some(seen) {
             if last_seen.is_some() && args.format == Format::Text {
@@ -178,7 +184,9 @@ pub struct NoWorkload;
 
 fn url(args: &Args) -> Result<reqwest::Url, Error> {
     let (namespace, name) = &args.workload;
-    let wrong = || Error::Server { server: args.server.clone() };
+    let wrong = || Error::Server {
+        server: args.server.clone(),
+    };
     let whole = if args.server.contains("://") {
         args.server.clone()
     } else {
@@ -211,18 +219,27 @@ struct RefusalBody {
     remedy: String,
 }
 
-async fn fetch(client: &reqwest::Client, url: &reqwest::Url, args: &Args) -> Result<Vec<u8>, Error> {
+async fn fetch(
+    client: &reqwest::Client,
+    url: &reqwest::Url,
+    args: &Args,
+) -> Result<Vec<u8>, Error> {
     let server = || args.server.clone();
     let mut request = client.get(url.clone());
     if let Some(path) = &args.token_file {
         let token = tokio::fs::read_to_string(path)
             .await
-            .map_err(|source| Error::Token { path: path.clone(), source })?;
+            .map_err(|source| Error::Token {
+                path: path.clone(),
+                source,
+            })?;
         request = request.bearer_auth(token.trim());
     }
     // The URL may carry user and password; an error is printed.
-    let unreachable =
-        |source: reqwest::Error| Error::Unreachable { server: server(), source: source.without_url() };
+    let unreachable = |source: reqwest::Error| Error::Unreachable {
+        server: server(),
+        source: source.without_url(),
+    };
     let mut response = request.send().await.map_err(unreachable)?;
     let status = response.status();
     let mut body = Vec::new();
@@ -235,9 +252,14 @@ async fn fetch(client: &reqwest::Client, url: &reqwest::Url, args: &Args) -> Res
     if status.is_success() {
         return Ok(body);
     }
-    let refusal: Refusal = serde_json::from_slice(&body)
-        .map_err(|source| Error::NotOurs { server: server(), source })?;
-    Err(Error::Refused { message: refusal.error.message, remedy: refusal.error.remedy })
+    let refusal: Refusal = serde_json::from_slice(&body).map_err(|source| Error::NotOurs {
+        server: server(),
+        source,
+    })?;
+    Err(Error::Refused {
+        message: refusal.error.message,
+        remedy: refusal.error.remedy,
+    })
 }
 
 #[cfg(test)]

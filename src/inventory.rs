@@ -68,15 +68,6 @@ pub enum Counted {
     ByAnswers,
 }
 
-/// Who counts a workload's ready replicas.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Counted {
-    /// Kubernetes: `replicas` is whole.
-    ByKubernetes,
-    /// The engines' own answers: only `replicas.spec` is known.
-    ByAnswers,
-}
-
 /// One pod or configured endpoint.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Member {

@@ -222,7 +222,9 @@ impl Metrics {
     }
 
     fn register(&self, families: &mut Families) {
-        let build = Info::new(Build { version: env!("CARGO_PKG_VERSION") });
+        let build = Info::new(Build {
+            version: env!("CARGO_PKG_VERSION"),
+        });
         families.register("build", help("ghostscaler_build_info"), build);
         families.register_with_unit(
             "decision_duration",
@@ -237,7 +239,11 @@ impl Metrics {
             self.scrape.clone(),
         );
         let source_errors = self.source_errors.clone();
-        families.register("source_errors", help("ghostscaler_source_errors_total"), source_errors);
+        families.register(
+            "source_errors",
+            help("ghostscaler_source_errors_total"),
+            source_errors,
+        );
         families.register(
             "config_reloads",
             help("ghostscaler_config_reloads_total"),
@@ -249,7 +255,11 @@ impl Metrics {
             self.decision_log_dropped.clone(),
         );
         let state_saves = self.state_saves.clone();
-        families.register("state_saves", help("ghostscaler_state_saves_total"), state_saves);
+        families.register(
+            "state_saves",
+            help("ghostscaler_state_saves_total"),
+            state_saves,
+        );
     }
 }
 

@@ -22,13 +22,14 @@ fn workload(name: &str, spec: Option<u32>, triggers: &[&[(&str, &str)]]) -> Arc<
         members: Vec::new(),
         counted: Counted::ByKubernetes,
         gpus_per_replica: None,
+        paused: false,
     })
 }
 
 fn inventory(workloads: &[Arc<Workload>]) -> Arc<Inventory> {
     let workloads: BTreeMap<_, _> =
         workloads.iter().map(|workload| (workload.key.clone(), Arc::clone(workload))).collect();
-    Arc::new(Inventory { synced: true, workloads })
+    Arc::new(Inventory { synced: true, workloads, ..Inventory::default() })
 }
 
 fn registry(workloads: &[Arc<Workload>]) -> Registry {

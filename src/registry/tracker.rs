@@ -5,13 +5,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::Notify;
 
 use super::key::TrackerKey;
 use super::{Caller, Rpc};
 use crate::clock::Clock;
-use crate::decision::{Answer, Decision, Health, Moment, Spec, Unavailable};
+use crate::decision::{Answer, Decision, Health, Moment, Observation, Spec, Unavailable};
 use crate::inventory::Workload;
 use crate::trigger::Policy;
 
@@ -62,6 +62,8 @@ pub struct Tracker {
     pub predecessor: Option<TrackerKey>,
     /// What is answered now. Written by [`Tracker::publish`] only.
     pub published: ArcSwap<Published>,
+    /// What the last tick saw, for the API and the metrics; `None` before the first tick.
+    pub observed: ArcSwapOption<Observation>,
     clock: Clock,
     created_at: Moment,
     listed: AtomicBool,
@@ -97,6 +99,7 @@ impl Tracker {
             policy,
             predecessor,
             published: ArcSwap::from_pointee(unknown),
+            observed: ArcSwapOption::empty(),
             clock,
             created_at,
             listed: AtomicBool::new(false),

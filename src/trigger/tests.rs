@@ -218,6 +218,7 @@ fn a_spec_takes_its_bounds_from_the_workload_and_its_tick_from_the_source() {
         members: Vec::new(),
         counted: Counted::ByKubernetes,
         gpus_per_replica: Some(4),
+        paused: false,
     };
     let wake_sources = BTreeSet::from(["gateway".to_owned()]);
     let context = Context { default_source: SourceKind::Prometheus, wake_sources: &wake_sources };

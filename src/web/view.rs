@@ -56,6 +56,8 @@ pub struct Workload {
     pub binding: Option<Rule>,
     /// `act` or `shadow`.
     pub mode: Option<Mode>,
+    /// The ScaledObject is paused: KEDA neither asks for it nor scales it.
+    pub paused: bool,
     /// Counts the published decisions of this process.
     pub version: u64,
     /// Milliseconds since the decision was made.
@@ -184,11 +186,13 @@ impl Workload {
             trigger: trigger_id(tracker),
             want: decision.map(|decision| decision.want).or(answered),
             active,
-            spec: inputs.map_or(replicas.and_then(|counts| counts.spec), |inputs| {
-                inputs.spec
-            }),
-            ready: inputs.map(|inputs| inputs.ready).or(counted.map(|counts| counts.ready)),
-            starting: inputs.map(|inputs| inputs.starting).or(counted.map(|counts| counts.starting)),
+            spec: inputs.map_or(spec, |inputs| inputs.spec),
+            ready: inputs
+                .map(|inputs| inputs.ready)
+                .or(counted.map(|counts| counts.ready)),
+            starting: inputs
+                .map(|inputs| inputs.starting)
+                .or(counted.map(|counts| counts.starting)),
             min: policy
                 .map(|policy| policy.min)
                 .or(known.map(|known| known.min)),
@@ -204,6 +208,7 @@ impl Workload {
                 .to_owned(),
             binding: decision.map(|decision| decision.binding),
             mode: policy.map(|policy| policy.mode),
+            paused: known.is_some_and(|known| known.paused),
             version: published.version,
             age_ms: now.millis_since(published.at),
             answer: published.answer,
