@@ -17,20 +17,11 @@ const WIDTH: usize = 80;
 /// When `out` is closed.
 pub fn print(snapshot: &Snapshot, out: &mut dyn Write) -> io::Result<()> {
     let workload = &snapshot.workload;
-    writeln!(
-        out,
-        "{}/{}: {}",
-        workload.namespace,
-        workload.name,
-        verdict(workload)
-    )?;
+    writeln!(out, "{}/{}: {}", workload.namespace, workload.name, verdict(workload))?;
     wrapped(out, "  ", "  ", &workload.summary)?;
     writeln!(out)?;
     field(out, "Replicas", &replicas(workload))?;
-    let hpa = snapshot
-        .hpa
-        .as_ref()
-        .map_or("no count to compare", |hpa| hpa.text.as_str());
+    let hpa = snapshot.hpa.as_ref().map_or("no count to compare", |hpa| hpa.text.as_str());
     field(out, "HPA", hpa)?;
     field(out, "KEDA asked", &asked(snapshot))?;
     if let Some(decision) = &snapshot.decision {
@@ -87,11 +78,7 @@ fn asked(snapshot: &Snapshot) -> String {
     }
     let calls = snapshot.asked.iter().map(|asked| {
         let caller = if asked.caller == "hpa" { "HPA" } else { "poll" };
-        format!(
-            "{} ({caller}) {} ago",
-            asked.rpc,
-            format_millis(asked.age_ms)
-        )
+        format!("{} ({caller}) {} ago", asked.rpc, format_millis(asked.age_ms))
     });
     calls.collect::<Vec<_>>().join(", ")
 }
@@ -101,11 +88,7 @@ fn decided(workload: &Workload, decision: &Decision) -> String {
         Some(age_ms) => format!("on inputs at most {} older", format_millis(age_ms)),
         None => "without fresh inputs".to_owned(),
     };
-    format!(
-        "{} ago {inputs}, by rule {}",
-        format_millis(workload.age_ms),
-        decision.binding.label()
-    )
+    format!("{} ago {inputs}, by rule {}", format_millis(workload.age_ms), decision.binding.label())
 }
 
 fn inputs(out: &mut dyn Write, decision: &Decision, policy: Option<&Spec>) -> io::Result<()> {
@@ -136,14 +119,8 @@ fn inputs(out: &mut dyn Write, decision: &Decision, policy: Option<&Spec>) -> io
     }
     item(out, "level from", words::level_source(inputs.level_source))?;
     item(out, "cold start", &format_millis(inputs.cold_start_ms))?;
-    let score = inputs
-        .ghost_score
-        .map_or(String::new(), |score| format!("{score:.0} of 100, "));
-    item(
-        out,
-        "ghost score",
-        &format!("{score}hold {}", format_millis(inputs.hold_ms)),
-    )?;
+    let score = inputs.ghost_score.map_or(String::new(), |score| format!("{score:.0} of 100, "));
+    item(out, "ghost score", &format!("{score}hold {}", format_millis(inputs.hold_ms)))?;
     if let Some(policy) = policy {
         let slo = format!(
             "first token {}, then {} a token",
@@ -162,11 +139,7 @@ fn votes(out: &mut dyn Write, snapshot: &Snapshot) -> io::Result<()> {
     writeln!(out, "\n  {:<12}{:>5}  why", "rule", "wants")?;
     for vote in &snapshot.votes {
         let want = vote.want.map_or("-".to_owned(), |want| want.to_string());
-        let mark = if snapshot.workload.binding == Some(vote.rule) {
-            '*'
-        } else {
-            ' '
-        };
+        let mark = if snapshot.workload.binding == Some(vote.rule) { '*' } else { ' ' };
         let first = format!("{mark} {:<12}{want:>5}  ", vote.rule.label());
         wrapped(out, &first, &" ".repeat(21), &vote.text)?;
     }
@@ -177,16 +150,11 @@ fn members(out: &mut dyn Write, members: &[Member]) -> io::Result<()> {
     if members.is_empty() {
         return Ok(());
     }
-    writeln!(
-        out,
-        "\n  {:<30}{:<12}{:>9}{:>9}  reading",
-        "engine", "phase", "waiting", "running"
-    )?;
+    writeln!(out, "\n  {:<30}{:<12}{:>9}{:>9}  reading", "engine", "phase", "waiting", "running")?;
     for member in members {
         let number = |value: Option<f64>| value.map_or("-".to_owned(), words::number);
-        let age = member.age_ms.map_or(String::new(), |age_ms| {
-            format!(" {}", format_millis(age_ms))
-        });
+        let age =
+            member.age_ms.map_or(String::new(), |age_ms| format!(" {}", format_millis(age_ms)));
         let row = format!(
             "  {:<30}{:<12}{:>9}{:>9}  {}{age}",
             shortened(&member.id, 29),

@@ -187,24 +187,16 @@ impl Workload {
             want: decision.map(|decision| decision.want).or(answered),
             active,
             spec: inputs.map_or(spec, |inputs| inputs.spec),
-            ready: inputs
-                .map(|inputs| inputs.ready)
-                .or(counted.map(|counts| counts.ready)),
+            ready: inputs.map(|inputs| inputs.ready).or(counted.map(|counts| counts.ready)),
             starting: inputs
                 .map(|inputs| inputs.starting)
                 .or(counted.map(|counts| counts.starting)),
-            min: policy
-                .map(|policy| policy.min)
-                .or(known.map(|known| known.min)),
-            max: policy
-                .map(|policy| policy.max)
-                .or(known.map(|known| known.max)),
+            min: policy.map(|policy| policy.min).or(known.map(|known| known.min)),
+            max: policy.map(|policy| policy.max).or(known.map(|known| known.max)),
             waiting: inputs.and_then(|inputs| inputs.waiting),
             running: inputs.and_then(|inputs| inputs.running),
             health: decision
-                .map_or("not_yet_observed", |decision| {
-                    words::health_label(decision.health)
-                })
+                .map_or("not_yet_observed", |decision| words::health_label(decision.health))
                 .to_owned(),
             binding: decision.map(|decision| decision.binding),
             mode: policy.map(|policy| policy.mode),
@@ -243,9 +235,9 @@ impl Snapshot {
             votes: decision
                 .as_deref()
                 .map_or_else(Vec::new, |decision| vote_texts(decision).collect()),
-            next: decision.as_deref().map_or_else(Vec::new, |decision| {
-                words::next(decision, policy.as_deref())
-            }),
+            next: decision
+                .as_deref()
+                .map_or_else(Vec::new, |decision| words::next(decision, policy.as_deref())),
             policy,
             decision,
             workload,
@@ -280,18 +272,12 @@ fn vote_texts(decision: &Decision) -> impl Iterator<Item = VoteText> {
 }
 
 fn asked(tracker: &Tracker) -> Vec<Asked> {
-    let pairs = Rpc::ALL
-        .into_iter()
-        .flat_map(|rpc| Caller::ALL.map(|caller| (rpc, caller)));
+    let pairs = Rpc::ALL.into_iter().flat_map(|rpc| Caller::ALL.map(|caller| (rpc, caller)));
     pairs
         .filter_map(|(rpc, caller)| {
             let age_ms = tracker.asked(rpc, caller)?;
             let (rpc, caller) = (rpc.label().to_owned(), caller.label().to_owned());
-            Some(Asked {
-                rpc,
-                caller,
-                age_ms,
-            })
+            Some(Asked { rpc, caller, age_ms })
         })
         .collect()
 }
@@ -303,10 +289,7 @@ fn members(tracker: &Tracker, inventory: &Inventory) -> Vec<Member> {
     }
     let known = inventory.workloads.get(&tracker.key.workload);
     let members = known.map_or(&[][..], |known| &known.members);
-    members
-        .iter()
-        .map(|member| Member::unread(&member.id, member.phase))
-        .collect()
+    members.iter().map(|member| Member::unread(&member.id, member.phase)).collect()
 }
 
 impl Member {
