@@ -2,4 +2,6 @@
 
 mod conformance;
 mod grpc;
+mod prometheus;
+mod support;
 mod tidy;

@@ -1,0 +1,148 @@
+//! A real Prometheus of the system's package, on a free port with a directory of its own.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use ghostscaler::source::config::PrometheusConfig;
+use tempfile::TempDir;
+
+/// How to run it.
+#[derive(Debug, Default)]
+pub(crate) struct Setup {
+    jobs: String,
+    rest: String,
+    tls: bool,
+}
+
+impl Setup {
+    /// Scrapes each second, and takes the page's labels as they are.
+    pub(crate) fn scrape(mut self, target: SocketAddr) -> Setup {
+        let n_jobs = self.jobs.matches("job_name").count();
+        write!(
+            self.jobs,
+            "- job_name: job-{n_jobs}\n  honor_labels: true\n  \
+             static_configs: [{{targets: ['{target}']}}]\n"
+        )
+        .unwrap();
+        self
+    }
+
+    /// Scrapes each second as pods of this namespace: the page's own word becomes
+    /// `exported_namespace`.
+    pub(crate) fn scrape_in_namespace(mut self, target: SocketAddr, namespace: &str) -> Setup {
+        let n_jobs = self.jobs.matches("job_name").count();
+        write!(
+            self.jobs,
+            "- job_name: job-{n_jobs}\n  static_configs: \
+             [{{targets: ['{target}'], labels: {{namespace: {namespace}}}}}]\n"
+        )
+        .unwrap();
+        self
+    }
+
+    /// Also reads from another store, which is not there.
+    pub(crate) fn remote_store(mut self, at: SocketAddr) -> Setup {
+        write!(
+            self.rest,
+            "remote_read: [{{url: 'http://{at}/read', read_recent: true}}]\n"
+        )
+        .unwrap();
+        self
+    }
+
+    /// Serves https with the test certificate, for `localhost`.
+    pub(crate) fn tls(mut self) -> Setup {
+        self.tls = true;
+        self
+    }
+
+    /// Starts it; `None`, with a line that says so, where it is not installed.
+    pub(crate) fn start(self) -> Option<Prometheus> {
+        let installed = Command::new("prometheus").arg("--version").output();
+        if !installed.is_ok_and(|output| output.status.success()) {
+            println!("skipped: no `prometheus` on the path (tests/setup.sh installs it)");
+            return None;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let config = format!(
+            "global: {{scrape_interval: 1s, scrape_timeout: 1s}}\nscrape_configs:\n{}{}",
+            self.jobs, self.rest
+        );
+        fs::write(at("prometheus.yml"), config).unwrap();
+        let port = free_port();
+        let mut command = Command::new("prometheus");
+        command
+            .arg(format!("--config.file={}", at("prometheus.yml").display()))
+            .arg(format!("--storage.tsdb.path={}", at("data").display()))
+            .arg(format!("--web.listen-address=127.0.0.1:{port}"))
+            .stdout(Stdio::null())
+            .stderr(fs::File::create(at("log")).unwrap());
+        if self.tls {
+            let web = format!(
+                "tls_server_config:\n  cert_file: {}\n  key_file: {}\n",
+                tls_file("server.pem").display(),
+                tls_file("server.key").display()
+            );
+            fs::write(at("web.yml"), web).unwrap();
+            command.arg(format!("--web.config.file={}", at("web.yml").display()));
+        }
+        let process = command.spawn().unwrap();
+        let scheme = if self.tls { "https" } else { "http" };
+        Some(Prometheus {
+            url: format!("{scheme}://localhost:{port}"),
+            process,
+            dir,
+        })
+    }
+}
+
+/// A running Prometheus; ends with its value.
+#[derive(Debug)]
+pub(crate) struct Prometheus {
+    pub(crate) url: String,
+    process: Child,
+    dir: TempDir,
+}
+
+impl Prometheus {
+    pub(crate) fn config(&self) -> PrometheusConfig {
+        config(&self.url)
+    }
+
+    /// What it has logged, for a test that fails.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        self.process.kill().ok();
+        self.process.wait().ok();
+    }
+}
+
+/// A configuration for this URL with the defaults.
+pub(crate) fn config(url: &str) -> PrometheusConfig {
+    serde_json::from_value(serde_json::json!({ "name": "main", "url": url })).unwrap()
+}
+
+/// A test certificate or key.
+pub(crate) fn tls_file(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/tls")
+        .join(name)
+}
+
+/// A port that was free a moment ago: Prometheus cannot tell which one it has taken.
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
+}
