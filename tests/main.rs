@@ -1,5 +1,12 @@
 //! The integration tests, in one binary: it links once.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "helpers of tests are not inside of test functions, where these are allowed"
+)]
+
 mod conformance;
 mod grpc;
 mod prometheus;

@@ -52,9 +52,7 @@ fn client(config: &PrometheusConfig) -> PrometheusClient {
 }
 
 fn namespaces(names: &[&str]) -> Namespaces {
-    Namespaces::batches(names.iter().copied())
-        .unwrap()
-        .remove(0)
+    Namespaces::batches(names.iter().copied()).unwrap().remove(0)
 }
 
 fn values(batch: &Batch) -> Vec<f64> {
@@ -65,27 +63,20 @@ fn values(batch: &Batch) -> Vec<f64> {
 
 /// A label value as the text format writes it.
 fn written(value: &str) -> String {
-    value
-        .replace('\\', "\\\\")
-        .replace('"', "\\\"")
-        .replace('\n', "\\n")
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 /// Waits until the first scrape can be read.
 async fn first_batch(prometheus: &Prometheus, names: &[&str]) -> Batch {
     let (client, namespaces) = (client(&prometheus.config()), namespaces(names));
     let batch = eventually("a series", async || {
-        let batch = engine_series(&client, &namespaces, &WAITING, WINDOW_MS)
-            .await
-            .ok()?;
+        let batch = engine_series(&client, &namespaces, &WAITING, WINDOW_MS).await.ok()?;
         (!batch.series.is_empty()).then_some(batch)
     });
     // Dropping it prints nothing; a scrape that never worked is seen in the log only.
-    tokio::time::timeout(Duration::from_secs(40), batch)
-        .await
-        .unwrap_or_else(|_elapsed| {
-            panic!("{}", prometheus.log());
-        })
+    tokio::time::timeout(Duration::from_secs(40), batch).await.unwrap_or_else(|_elapsed| {
+        panic!("{}", prometheus.log());
+    })
 }
 
 #[tokio::test]
@@ -93,16 +84,8 @@ async fn f112_hostile_names_find_exactly_their_own_series() {
     let mut page = String::from("waiting{model_name=\"no namespace\"} 99\n");
     for (value, name) in HOSTILE.iter().enumerate() {
         let name = written(name);
-        write!(
-            page,
-            "waiting{{namespace=\"{name}\",model_name=\"m\"}} {value}\n"
-        )
-        .unwrap();
-        write!(
-            page,
-            "waiting{{namespace=\"models\",model_name=\"{name}\"}} {value}\n"
-        )
-        .unwrap();
+        writeln!(page, "waiting{{namespace=\"{name}\",model_name=\"m\"}} {value}").unwrap();
+        writeln!(page, "waiting{{namespace=\"models\",model_name=\"{name}\"}} {value}").unwrap();
     }
     let exporter = Exporter::start(page).await;
     let Some(prometheus) = Setup::default().scrape(exporter.address).start() else {
@@ -113,42 +96,25 @@ async fn f112_hostile_names_find_exactly_their_own_series() {
     let scraper = Scraper::new(Options::default()).unwrap();
     for (value, name) in HOSTILE.iter().enumerate() {
         let expected = value as f64;
-        let own = engine_series(&client, &namespaces(&[name]), &WAITING, WINDOW_MS)
-            .await
-            .unwrap();
+        let own = engine_series(&client, &namespaces(&[name]), &WAITING, WINDOW_MS).await.unwrap();
         assert_eq!(values(&own), [expected], "namespace {name:?}");
         let model = LabelName::new("model_name").unwrap();
         let selector = client.selector(&namespaces(&["models"]), NamespaceLabel::Namespace);
-        let answer = client
-            .instant(&selector.with(&model, name).newest())
-            .await
-            .unwrap();
-        let found: Vec<f64> = answer
-            .series
-            .iter()
-            .map(|series| series.samples[0].value)
-            .collect();
+        let answer = client.instant(&selector.with(&model, name).newest()).await.unwrap();
+        let found: Vec<f64> = answer.series.iter().map(|series| series.samples[0].value).collect();
         assert_eq!(found, [expected], "model {name:?}");
         for query in [
             "waiting{namespace='models',model_name=\"{model}\"}",
             "waiting{namespace=\"models\",model_name=~'{model}'}",
         ] {
             let source = wake_source(query, &client, &scraper);
-            assert_eq!(
-                held(&source, name).await,
-                Some(expected),
-                "{query} {name:?}"
-            );
+            assert_eq!(held(&source, name).await, Some(expected), "{query} {name:?}");
         }
     }
-    let all = engine_series(&client, &namespaces(&HOSTILE), &WAITING, WINDOW_MS)
-        .await
-        .unwrap();
+    let all = engine_series(&client, &namespaces(&HOSTILE), &WAITING, WINDOW_MS).await.unwrap();
     let expected: Vec<f64> = (0..HOSTILE.len()).map(|value| value as f64).collect();
     assert_eq!(values(&all), expected);
-    let absent = engine_series(&client, &namespaces(&["c"]), &WAITING, WINDOW_MS)
-        .await
-        .unwrap();
+    let absent = engine_series(&client, &namespaces(&["c"]), &WAITING, WINDOW_MS).await.unwrap();
     assert_eq!(absent, Batch::default());
 }
 
@@ -161,11 +127,7 @@ fn wake_source(query: &str, client: &PrometheusClient, scraper: &Scraper) -> Wak
 }
 
 async fn held(source: &WakeSource, model: &str) -> Option<f64> {
-    let subject = Subject {
-        namespace: "models",
-        name: "llm",
-        model: Some(model),
-    };
+    let subject = Subject { namespace: "models", name: "llm", model: Some(model) };
     let demand = source.read(&[subject]).await.remove(0).unwrap();
     match WakeMemory::default().take(source.kind(), Ok(&demand), Moment(0)) {
         WakeReading::Fresh { queued, .. } => Some(queued),
@@ -182,10 +144,7 @@ async fn f11_a_lost_target_keeps_its_last_sample_with_a_time_that_stands_still()
     let first = first_batch(&prometheus, &["a"]).await.series[0].at;
     let (client, namespaces) = (client(&prometheus.config()), namespaces(&["a"]));
     let read = async |window_ms| {
-        engine_series(&client, &namespaces, &WAITING, window_ms)
-            .await
-            .unwrap()
-            .series
+        engine_series(&client, &namespaces, &WAITING, window_ms).await.unwrap().series
     };
     let moved = eventually("a newer sample", async || {
         let at = read(WINDOW_MS).await[0].at;
@@ -193,10 +152,7 @@ async fn f11_a_lost_target_keeps_its_last_sample_with_a_time_that_stands_still()
     })
     .await;
     let age_ms = Clock::start().now().millis_since(moved);
-    assert!(
-        age_ms < 10_000,
-        "times are milliseconds since the epoch: {age_ms} ms old"
-    );
+    assert!(age_ms < 10_000, "times are milliseconds since the epoch: {age_ms} ms old");
 
     drop(exporter);
     let last = eventually("the end of the samples", async || {
@@ -206,7 +162,8 @@ async fn f11_a_lost_target_keeps_its_last_sample_with_a_time_that_stands_still()
     })
     .await;
     assert!(last >= moved);
-    assert_eq!(read(WINDOW_MS).await[0].value, 30.0);
+    let values: Vec<f64> = read(WINDOW_MS).await.iter().map(|series| series.value).collect();
+    assert_eq!(values, [30.0]);
     // Out of the window it is missing, and never a zero.
     assert_eq!(read(1_500).await, []);
 }
@@ -230,35 +187,21 @@ async fn f19_copies_of_a_federation_count_once() {
 #[tokio::test]
 async fn dcgm_series_are_found_whichever_label_has_the_namespace() {
     let page = |pod: &str| format!("gpu{{UUID=\"GPU-{pod}\",namespace=\"a\",pod=\"{pod}\"}} 80\n");
-    let (kept, moved) = (
-        Exporter::start(page("x")).await,
-        Exporter::start(page("y")).await,
-    );
-    let setup = Setup::default()
-        .scrape(kept.address)
-        .scrape_in_namespace(moved.address, "gpus");
+    let (kept, moved) = (Exporter::start(page("x")).await, Exporter::start(page("y")).await);
+    let setup = Setup::default().scrape(kept.address).scrape_in_namespace(moved.address, "gpus");
     let Some(prometheus) = setup.start() else {
         return;
     };
     let client = client(&prometheus.config());
     let read = async |names: &[&str]| {
-        dcgm_series(&client, &namespaces(names), &["gpu"], WINDOW_MS)
-            .await
-            .ok()
+        dcgm_series(&client, &namespaces(names), &["gpu"], WINDOW_MS).await.ok()
     };
     let batch = eventually("both series", async || {
         read(&["a"]).await.filter(|batch| batch.series.len() == 2)
     })
     .await;
-    let uuids: Vec<_> = batch
-        .series
-        .iter()
-        .map(|series| series.labels.get("UUID"))
-        .collect();
-    assert!(
-        uuids.contains(&Some("GPU-x")) && uuids.contains(&Some("GPU-y")),
-        "{uuids:?}"
-    );
+    let uuids: Vec<_> = batch.series.iter().map(|series| series.labels.get("UUID")).collect();
+    assert!(uuids.contains(&Some("GPU-x")) && uuids.contains(&Some("GPU-y")), "{uuids:?}");
     // The exporter's namespace is nobody's workload.
     assert_eq!(read(&["gpus"]).await, Some(Batch::default()));
 }
@@ -273,47 +216,19 @@ async fn a_range_has_a_sample_for_each_step() {
     let client = client(&prometheus.config());
     let query = client.selector(&namespaces(&["a"]), NamespaceLabel::Namespace);
     let query = query.named(WAITING).newest();
-    let answer = client
-        .range(&query, newest, newest.plus_millis(1_000), 500)
-        .await
-        .unwrap();
-    let samples: Vec<_> = answer.series[0]
-        .samples
-        .iter()
-        .map(|sample| (sample.at.0, sample.value))
-        .collect();
-    assert_eq!(
-        samples,
-        [
-            (newest.0, 3.0),
-            (newest.0 + 500, 3.0),
-            (newest.0 + 1_000, 3.0)
-        ]
-    );
-    let fault = client
-        .range(&query, Moment(0), newest, 1_000)
-        .await
-        .unwrap_err();
-    assert!(matches!(
-        fault,
-        Error::Query {
-            status: 400,
-            fault: QueryFault::BadQuery
-        }
-    ));
+    let answer = client.range(&query, newest, newest.plus_millis(1_000), 500).await.unwrap();
+    let samples: Vec<_> =
+        answer.series[0].samples.iter().map(|sample| (sample.at.0, sample.value)).collect();
+    assert_eq!(samples, [(newest.0, 3.0), (newest.0 + 500, 3.0), (newest.0 + 1_000, 3.0)]);
+    let fault = client.range(&query, Moment(0), newest, 1_000).await.unwrap_err();
+    assert!(matches!(fault, Error::Query { status: 400, fault: QueryFault::BadQuery }));
 }
 
 #[tokio::test]
 async fn a_store_behind_it_that_is_gone_makes_the_answer_partial() {
     let exporter = Exporter::start("waiting{namespace=\"a\"} 3\n").await;
-    let closed = TcpListener::bind("127.0.0.1:0")
-        .await
-        .unwrap()
-        .local_addr()
-        .unwrap();
-    let setup = Setup::default()
-        .scrape(exporter.address)
-        .remote_store(closed);
+    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let setup = Setup::default().scrape(exporter.address).remote_store(closed);
     let Some(prometheus) = setup.start() else {
         return;
     };
@@ -331,34 +246,16 @@ async fn wrong_queries_and_a_stopped_server_are_told_apart() {
     first_batch(&prometheus, &["a"]).await;
     let client = client(&prometheus.config());
     let scraper = Scraper::new(Options::default()).unwrap();
-    let subject = Subject {
-        namespace: "a",
-        name: "llm",
-        model: None,
-    };
+    let subject = Subject { namespace: "a", name: "llm", model: None };
     let ask = async |query: &str| {
-        wake_source(query, &client, &scraper)
-            .read(&[subject])
-            .await
-            .remove(0)
-            .unwrap_err()
+        wake_source(query, &client, &scraper).read(&[subject]).await.remove(0).unwrap_err()
     };
     for (query, status, expected) in [
         ("sum(", 400, QueryFault::BadQuery),
-        (
-            "label_replace(up, \"a\", \"$1\", \"b\", \"(\")",
-            422,
-            QueryFault::Execution,
-        ),
+        ("label_replace(up, \"a\", \"$1\", \"b\", \"(\")", 422, QueryFault::Execution),
     ] {
         let error = ask(query).await;
-        let Error::Query {
-            status: seen,
-            fault,
-        } = &*error
-        else {
-            panic!("{error:?}")
-        };
+        let Error::Query { status: seen, fault } = &*error else { panic!("{error:?}") };
         assert_eq!((*seen, *fault), (status, expected), "{query}");
     }
     drop(prometheus);
@@ -377,17 +274,11 @@ async fn https_needs_the_right_authority() {
     };
     let namespaces = namespaces(&["a"]);
     let read = async |ca: &str| {
-        let config = PrometheusConfig {
-            ca_file: Some(tls_file(ca)),
-            ..prometheus.config()
-        };
+        let config = PrometheusConfig { ca_file: Some(tls_file(ca)), ..prometheus.config() };
         engine_series(&client(&config), &namespaces, &WAITING, WINDOW_MS).await
     };
     let batch = eventually("a series over TLS", async || {
-        read("ca.pem")
-            .await
-            .ok()
-            .filter(|batch| !batch.series.is_empty())
+        read("ca.pem").await.ok().filter(|batch| !batch.series.is_empty())
     })
     .await;
     assert_eq!(values(&batch), [3.0]);
@@ -416,10 +307,7 @@ async fn f16_a_rotated_token_is_used_at_once_and_a_wrong_one_is_unauthorized() {
     assert_eq!(values(&read().await.unwrap()), [3.0]);
     *wanted.lock().unwrap() = "second".to_owned();
     let error = read().await.unwrap_err();
-    assert!(
-        matches!(error, Error::Unauthorized { status: 401 }),
-        "{error:?}"
-    );
+    assert!(matches!(error, Error::Unauthorized { status: 401 }), "{error:?}");
     assert!(!format!("{error} {error:?}").contains("first"));
     fs::write(&token, "second\n").unwrap();
     assert_eq!(values(&read().await.unwrap()), [3.0]);
@@ -430,10 +318,7 @@ async fn guard(upstream: String, token: Arc<Mutex<String>>) -> SocketAddr {
     let http = reqwest::Client::builder().no_proxy().build().unwrap();
     let pass = async move |uri: Uri, headers: HeaderMap, body: Bytes| -> Response {
         let expected = format!("Bearer {}", token.lock().unwrap());
-        if headers
-            .get(AUTHORIZATION)
-            .is_none_or(|shown| *shown != *expected)
-        {
+        if headers.get(AUTHORIZATION).is_none_or(|shown| *shown != *expected) {
             return (StatusCode::UNAUTHORIZED, expected).into_response();
         }
         let answer = http
@@ -469,11 +354,7 @@ async fn the_first_request_that_a_gateway_ever_counts_is_an_arrival() {
     }))
     .unwrap();
     let source = WakeSource::new(&config, Some(&client), &scraper).unwrap();
-    let subject = Subject {
-        namespace: "a",
-        name: "llm",
-        model: None,
-    };
+    let subject = Subject { namespace: "a", name: "llm", model: None };
     let started = Instant::now();
     let mut memory = WakeMemory::default();
     let mut read = async || {
@@ -482,25 +363,14 @@ async fn the_first_request_that_a_gateway_ever_counts_is_an_arrival() {
         let at = i64::try_from(started.elapsed().as_millis()).unwrap();
         memory.take(source.kind(), demand, Moment(at))
     };
-    let quiet = WakeReading::Fresh {
-        queued: 0.0,
-        last_arrival_at: None,
-    };
-    eventually("the gateway's page", async || {
-        (read().await == quiet).then_some(())
-    })
-    .await;
+    let quiet = WakeReading::Fresh { queued: 0.0, last_arrival_at: None };
+    eventually("the gateway's page", async || (read().await == quiet).then_some(())).await;
     exporter.show("requests_total{namespace=\"a\"} 1\n");
     let arrived = eventually("the arrival", async || match read().await {
-        WakeReading::Fresh {
-            last_arrival_at, ..
-        } => last_arrival_at,
+        WakeReading::Fresh { last_arrival_at, .. } => last_arrival_at,
         WakeReading::Unknown { why } => panic!("{why:?}"),
     })
     .await;
-    let again = WakeReading::Fresh {
-        queued: 0.0,
-        last_arrival_at: Some(arrived),
-    };
+    let again = WakeReading::Fresh { queued: 0.0, last_arrival_at: Some(arrived) };
     assert_eq!(read().await, again);
 }

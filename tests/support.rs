@@ -16,10 +16,7 @@ pub(crate) async fn eventually<T>(what: &str, mut attempt: impl AsyncFnMut() -> 
         if let Some(value) = attempt().await {
             return value;
         }
-        assert!(
-            Instant::now() < end,
-            "{what} has not come within thirty seconds"
-        );
+        assert!(Instant::now() < end, "{what} has not come within thirty seconds");
         sleep(Duration::from_millis(100)).await;
     }
 }

@@ -151,7 +151,8 @@ pub(crate) async fn tls_server(answer: Vec<u8>) -> SocketAddr {
             let Ok(mut stream) = acceptor.accept(stream).await else {
                 continue;
             };
-            stream.read(&mut [0; 4096]).await.unwrap();
+            let request_bytes = stream.read(&mut [0; 4096]).await.unwrap();
+            assert!(request_bytes > 0);
             stream.write_all(&answer).await.unwrap();
         }
     });
@@ -202,7 +203,7 @@ async fn serve(mut stream: TcpStream, act: &Act, counts: &Counts) {
             }
             Act::Hang => {
                 // Until the other side closes.
-                stream.read(&mut [0; 64]).await.map(|_| ())
+                stream.readable().await
             }
         };
         if written.is_err() {

@@ -26,19 +26,12 @@ impl Exporter {
         let show = move || {
             let text = shown.lock().unwrap().clone();
             // A connection that is kept would outlive the server.
-            let head = [
-                (CONTENT_TYPE, "text/plain; version=0.0.4"),
-                (CONNECTION, "close"),
-            ];
+            let head = [(CONTENT_TYPE, "text/plain; version=0.0.4"), (CONNECTION, "close")];
             async move { (head, text) }
         };
         let router = Router::new().route("/metrics", get(show));
         let task = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
-        Exporter {
-            address,
-            page,
-            task,
-        }
+        Exporter { address, page, task }
     }
 
     pub(crate) fn show(&self, page: impl Into<String>) {

@@ -1,6 +1,5 @@
 //! A real Prometheus of the system's package, on a free port with a directory of its own.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -12,44 +11,33 @@ use tempfile::TempDir;
 /// How to run it.
 #[derive(Debug, Default)]
 pub(crate) struct Setup {
-    jobs: String,
+    jobs: Vec<String>,
     rest: String,
     tls: bool,
 }
 
 impl Setup {
     /// Scrapes each second, and takes the page's labels as they are.
-    pub(crate) fn scrape(mut self, target: SocketAddr) -> Setup {
-        let n_jobs = self.jobs.matches("job_name").count();
-        write!(
-            self.jobs,
-            "- job_name: job-{n_jobs}\n  honor_labels: true\n  \
-             static_configs: [{{targets: ['{target}']}}]\n"
-        )
-        .unwrap();
-        self
+    pub(crate) fn scrape(self, target: SocketAddr) -> Setup {
+        self.job(&format!("honor_labels: true\n  static_configs: [{{targets: ['{target}']}}]"))
     }
 
     /// Scrapes each second as pods of this namespace: the page's own word becomes
     /// `exported_namespace`.
-    pub(crate) fn scrape_in_namespace(mut self, target: SocketAddr, namespace: &str) -> Setup {
-        let n_jobs = self.jobs.matches("job_name").count();
-        write!(
-            self.jobs,
-            "- job_name: job-{n_jobs}\n  static_configs: \
-             [{{targets: ['{target}'], labels: {{namespace: {namespace}}}}}]\n"
-        )
-        .unwrap();
+    pub(crate) fn scrape_in_namespace(self, target: SocketAddr, namespace: &str) -> Setup {
+        let labels = format!("labels: {{namespace: {namespace}}}");
+        self.job(&format!("static_configs: [{{targets: ['{target}'], {labels}}}]"))
+    }
+
+    fn job(mut self, how: &str) -> Setup {
+        let n = self.jobs.len();
+        self.jobs.push(format!("- job_name: job-{n}\n  {how}\n"));
         self
     }
 
     /// Also reads from another store, which is not there.
     pub(crate) fn remote_store(mut self, at: SocketAddr) -> Setup {
-        write!(
-            self.rest,
-            "remote_read: [{{url: 'http://{at}/read', read_recent: true}}]\n"
-        )
-        .unwrap();
+        self.rest = format!("remote_read: [{{url: 'http://{at}/read', read_recent: true}}]\n");
         self
     }
 
@@ -70,7 +58,8 @@ impl Setup {
         let at = |name: &str| dir.path().join(name);
         let config = format!(
             "global: {{scrape_interval: 1s, scrape_timeout: 1s}}\nscrape_configs:\n{}{}",
-            self.jobs, self.rest
+            self.jobs.concat(),
+            self.rest
         );
         fs::write(at("prometheus.yml"), config).unwrap();
         let port = free_port();
@@ -92,11 +81,7 @@ impl Setup {
         }
         let process = command.spawn().unwrap();
         let scheme = if self.tls { "https" } else { "http" };
-        Some(Prometheus {
-            url: format!("{scheme}://localhost:{port}"),
-            process,
-            dir,
-        })
+        Some(Prometheus { url: format!("{scheme}://localhost:{port}"), process, dir })
     }
 }
 
@@ -133,16 +118,10 @@ pub(crate) fn config(url: &str) -> PrometheusConfig {
 
 /// A test certificate or key.
 pub(crate) fn tls_file(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/tls")
-        .join(name)
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/tls").join(name)
 }
 
 /// A port that was free a moment ago: Prometheus cannot tell which one it has taken.
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port()
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }

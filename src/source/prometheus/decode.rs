@@ -77,7 +77,7 @@ pub(super) fn answer(body: &[u8]) -> Result<Answer, Error> {
     if envelope.status != Status::Success {
         return Err(query_fault(200, envelope.error_type));
     }
-    let series = match envelope.data.ok_or(bad("without data"))? {
+    let series = match envelope.data.ok_or_else(|| bad("without data"))? {
         Data::Vector(Bounded { items, whole }) => {
             check_series(whole)?;
             items
