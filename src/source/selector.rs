@@ -9,8 +9,8 @@ use serde::de::{self, Deserializer};
 
 use super::Error;
 
-/// Most namespaces of one query. With 20 pods in each and 40 series a pod, 400 bytes each, an
-/// answer has 8 MB, half of what is read of one.
+/// Most namespaces of one query. With 20 pods in each and 40 series a pod, about 500 bytes each, an
+/// answer has 20 MB of the 32 MiB that are read.
 pub const NAMESPACES_PER_QUERY: usize = 50;
 
 /// The namespaces that a query may see: one at least, none of them empty.
