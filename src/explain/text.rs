@@ -82,8 +82,11 @@ fn replicas(workload: &Workload) -> String {
 }
 
 fn asked(snapshot: &Snapshot) -> String {
+    if snapshot.workload.paused {
+        return "not while the ScaledObject is paused".to_owned();
+    }
     if snapshot.asked.is_empty() {
-        return "never: no ScaledObject points here, or it is paused".to_owned();
+        return "never: no ScaledObject points here yet".to_owned();
     }
     let calls = snapshot.asked.iter().map(|asked| {
         let caller = if asked.caller == "hpa" { "HPA" } else { "poll" };
