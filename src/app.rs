@@ -1,1 +1,53 @@
-//! (being written)
+//! The only wiring: builds the parts, spawns them, watches that none ends, and ends them in order.
+//!
+//! Must not hold logic of any part.
+
+mod reload;
+mod serve;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use crate::args::{Args, Command};
+use crate::conformance::{self, Outcome};
+use crate::telemetry::ErrorChain;
+use crate::{explain, replay};
+
+/// Runs what the command line says and returns the process's exit code: 0 when done, 1 when a check
+/// failed or a log differs, 2 when it could not be done.
+#[must_use]
+pub fn run(args: Args) -> ExitCode {
+    // Before any client or listener: there is one TLS provider, ring. It can be set only once, and
+    // this is the only place, so a second value is no fault.
+    drop(rustls::crypto::ring::default_provider().install_default());
+    match dispatch(args) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            // A reader that has gone away is no fault worth a word.
+            drop(writeln!(std::io::stderr(), "error: {}", ErrorChain(error.as_ref())));
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn dispatch(args: Args) -> anyhow::Result<u8> {
+    let mut out = std::io::stdout();
+    match args.command {
+        Command::Serve(args) => runtime()?.block_on(serve::serve(*args)).map(|()| 0),
+        Command::Explain(args) => {
+            runtime()?.block_on(explain::run(&args, &mut out))?;
+            Ok(0)
+        }
+        Command::Replay(args) => Ok(replay::run(&args, &mut out)?.exit_code()),
+        Command::Conformance(args) => {
+            Ok(match runtime()?.block_on(conformance::run(&args, &mut out))? {
+                Outcome::Passed => 0,
+                Outcome::Failed => 1,
+            })
+        }
+    }
+}
+
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()
+}

@@ -26,10 +26,10 @@ pub struct Config {
     pub grpc_address: Option<SocketAddr>,
     /// Where HTTP listens; `None` leaves the flag's default.
     pub http_address: Option<SocketAddr>,
-    /// Prometheus servers by name.
-    pub prometheus: BTreeMap<String, Arc<PrometheusConfig>>,
+    /// Prometheus servers; engine series come from the first.
+    pub prometheus: Vec<PrometheusConfig>,
     /// Wake sources by name.
-    pub wake_sources: BTreeMap<String, Arc<WakeSourceConfig>>,
+    pub wake_sources: BTreeMap<String, WakeSourceConfig>,
     /// Where DCGM series come from.
     pub dcgm: Option<Dcgm>,
     /// The workloads of the file, as an inventory.
@@ -45,12 +45,21 @@ pub enum Dcgm {
     Endpoints(Vec<Arc<str>>),
 }
 
+impl Config {
+    /// Whether everything that is read besides engines and workloads is the same.
+    #[must_use]
+    pub fn same_upstreams(&self, other: &Config) -> bool {
+        (&self.prometheus, &self.wake_sources, &self.dcgm)
+            == (&other.prometheus, &other.wake_sources, &other.dcgm)
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         Config {
             grpc_address: None,
             http_address: None,
-            prometheus: BTreeMap::new(),
+            prometheus: Vec::new(),
             wake_sources: BTreeMap::new(),
             dcgm: None,
             inventory: Arc::new(Inventory { synced: true, ..Inventory::default() }),
@@ -71,11 +80,13 @@ pub fn parse(text: &str) -> Result<Config, Error> {
         serde_saphyr::from_str(text).map_err(|error| Error::Yaml(Box::new(error)))?
     };
     let mut faults = Faults::default();
+    check_names("prometheus", raw.prometheus.iter().map(|config| &config.name), &mut faults);
+    check_names("wakeSources", raw.wake_sources.iter().map(|config| &config.name), &mut faults);
     let config = Config {
         grpc_address: faults.address("grpcAddress", raw.grpc_address.as_deref()),
         http_address: faults.address("httpAddress", raw.http_address.as_deref()),
-        prometheus: by_name("prometheus", raw.prometheus, |config| &config.name, &mut faults),
-        wake_sources: by_name("wakeSources", raw.wake_sources, |config| &config.name, &mut faults),
+        prometheus: raw.prometheus,
+        wake_sources: raw.wake_sources.into_iter().map(|wake| (wake.name.clone(), wake)).collect(),
         dcgm: raw.dcgm.and_then(|dcgm| dcgm.validate(&mut faults)),
         inventory: Arc::new(inventory(raw.workloads, &mut faults)),
     };
@@ -83,22 +94,17 @@ pub fn parse(text: &str) -> Result<Config, Error> {
     if faults.0.is_empty() { Ok(config) } else { Err(Error::Faults(faults.0)) }
 }
 
-fn by_name<T>(
+fn check_names<'a>(
     field: &str,
-    configs: Vec<T>,
-    name: impl Fn(&T) -> &String,
+    names: impl Iterator<Item = &'a String>,
     faults: &mut Faults,
-) -> BTreeMap<String, Arc<T>> {
-    let mut named = BTreeMap::new();
-    for (index, config) in configs.into_iter().enumerate() {
-        let key = name(&config).clone();
-        if key.is_empty() {
-            faults.add(format!("{field}[{index}].name"), "", "a name");
-        } else if named.insert(key.clone(), Arc::new(config)).is_some() {
-            faults.add(format!("{field}[{index}].name"), &key, "a name that is not used twice");
+) {
+    let mut seen = BTreeSet::new();
+    for (index, name) in names.enumerate() {
+        if name.is_empty() || !seen.insert(name) {
+            faults.add(format!("{field}[{index}].name"), name, "a name that is not used twice");
         }
     }
-    named
 }
 
 fn inventory(raw: Vec<RawWorkload>, faults: &mut Faults) -> Inventory {
@@ -115,9 +121,11 @@ fn inventory(raw: Vec<RawWorkload>, faults: &mut Faults) -> Inventory {
 }
 
 fn check_references(config: &Config, faults: &mut Faults) {
-    for (name, prometheus) in &config.prometheus {
+    let is_prometheus = |name: &str| config.prometheus.iter().any(|entry| entry.name == name);
+    for prometheus in &config.prometheus {
         if let Err(fault) = prometheus.validate() {
-            faults.add(format!("prometheus {name}: {}", fault.field), &fault.value, fault.expected);
+            let field = format!("prometheus {}: {}", prometheus.name, fault.field);
+            faults.add(field, &fault.value, fault.expected);
         }
     }
     for (name, wake) in &config.wake_sources {
@@ -125,7 +133,7 @@ fn check_references(config: &Config, faults: &mut Faults) {
             faults.add(format!("wakeSources {name}: {}", fault.field), &fault.value, fault.expected);
         }
         if let Some(prometheus) = wake.prometheus_name()
-            && !config.prometheus.contains_key(prometheus)
+            && !is_prometheus(prometheus)
         {
             faults.add(
                 format!("wakeSources {name}: prometheus"),
@@ -135,7 +143,7 @@ fn check_references(config: &Config, faults: &mut Faults) {
         }
     }
     if let Some(Dcgm::Prometheus(name)) = &config.dcgm
-        && !config.prometheus.contains_key(name)
+        && !is_prometheus(name)
     {
         faults.add("dcgm.prometheus".to_owned(), name, "the name of an entry of `prometheus`");
     }

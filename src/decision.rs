@@ -3,18 +3,44 @@
 //! No clock, IO, log or randomness: time is an argument, reasons are data. The same function
 //! serves, simulates, backtests and replays.
 
+mod cost;
+mod decide;
+mod evidence;
+mod ghost;
+mod gpu;
+mod headroom;
+mod kv;
+mod level;
+mod members;
+mod number;
 mod observation;
 mod outcome;
+mod queue;
 mod reading;
+mod reason;
 mod spec;
+mod state;
+mod supply;
 mod units;
+mod wake;
+mod window;
+mod zero;
 
+#[cfg(test)]
+mod tests;
+
+pub use cost::{CostModel, Interval};
+pub use decide::decide;
+pub use ghost::score;
 pub use observation::{
     Engine, EngineSample, Gpu, GpuSample, Observation, Phase, Replicas, Wake, WakeReading,
 };
 pub use outcome::{
-    Answer, Decision, Health, Inputs, LevelSource, Next, Notice, Reason, Rule, Unavailable, Vote,
+    Answer, Decision, Health, Inputs, LearnedCost, LevelSource, Next, Notice, Rule, Unavailable,
+    Vote,
 };
 pub use reading::{Reading, Why};
+pub use reason::Reason;
 pub use spec::{Mode, Profile, Spec, ZeroAfter};
+pub use state::State;
 pub use units::Moment;

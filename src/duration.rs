@@ -63,8 +63,13 @@ pub fn parse_millis(text: &str) -> Result<u64, Error> {
 /// Writes a duration the way [`parse_millis`] reads it, in its two largest units.
 #[must_use]
 pub fn format_millis(millis: u64) -> String {
-    const UNITS: [(u64, &str); 5] =
-        [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"), (1, "ms")];
+    const UNITS: [(u64, &str); 5] = [
+        (86_400_000, "d"),
+        (3_600_000, "h"),
+        (60_000, "m"),
+        (1_000, "s"),
+        (1, "ms"),
+    ];
     let mut rest = millis;
     let mut parts = String::new();
     let mut n_parts = 0;
@@ -87,7 +92,11 @@ pub fn format_millis(millis: u64) -> String {
             break;
         }
     }
-    if parts.is_empty() { "0s".to_owned() } else { parts }
+    if parts.is_empty() {
+        "0s".to_owned()
+    } else {
+        parts
+    }
 }
 
 /// The text is no duration.

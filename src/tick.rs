@@ -1,1 +1,259 @@
-//! (being written)
+//! The tick of each trigger: read, observe, decide, publish. One task a trigger, so that one
+//! workload's fault or slowness is nobody else's.
+//!
+//! Must not answer RPCs or know their wire; what is decided leaves through the registry.
+
+mod engines;
+mod states;
+mod upstreams;
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::sync::Notify;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info};
+
+use crate::clock::Clock;
+use crate::declog::{DecisionLog, is_news};
+use crate::decision::{Decision, Health, Moment, Spec, Wake};
+use crate::inventory::Workload;
+use crate::metrics::Metrics;
+use crate::observe::{Around, observe};
+use crate::registry::{Published, Registry, Tracker, TrackerKey};
+use crate::source::scrape::Scraper;
+use crate::trigger::{Context, SourceKind};
+use crate::web::{Pulse, WakeRequests};
+
+pub use states::States;
+pub use upstreams::Upstreams;
+
+use engines::Engines;
+use states::Cell;
+
+/// What the ticks work with.
+#[derive(Debug)]
+pub struct Parts {
+    /// Where triggers come from and decisions go.
+    pub registry: Registry,
+    /// Reads engines.
+    pub scraper: Scraper,
+    /// Everything else that is read; replaced when the configuration changes.
+    pub upstreams: ArcSwap<Upstreams>,
+    /// Wakes asked for through the API.
+    pub wakes: WakeRequests,
+    /// What was learned, by trigger.
+    pub states: States,
+    /// Where changed decisions are recorded, if anywhere.
+    pub log: Option<DecisionLog>,
+    /// Counts and times of the ticks.
+    pub metrics: Metrics,
+    /// The process's clock.
+    pub clock: Clock,
+}
+
+/// How often the supervisor shows that it lives.
+const BEAT: Duration = Duration::from_secs(1);
+/// First ticks are spread over this time, so that 10,000 workloads are not read in one instant.
+const SPREAD_MS: u64 = 500;
+/// The tick never spins, whatever a decision asks for.
+const MIN_TICK_MS: u64 = 200;
+
+/// Runs the tick of every tracked trigger until cancelled.
+pub async fn run(parts: Arc<Parts>, pulse: Pulse, cancel: CancellationToken) {
+    let mut changes = parts.registry.changes();
+    let mut tasks = JoinSet::new();
+    let mut running: HashMap<TrackerKey, Running> = HashMap::new();
+    let mut stale = true;
+    loop {
+        if std::mem::take(&mut stale) {
+            changes.mark_unchanged();
+            supervise(&parts, &mut tasks, &mut running, &cancel);
+        }
+        tokio::select! {
+            () = cancel.cancelled() => break,
+            changed = changes.changed() => {
+                if changed.is_err() { break }
+                stale = true;
+            }
+            Some(ended) = tasks.join_next(), if !tasks.is_empty() => {
+                if ended.is_err_and(|error| error.is_panic()) {
+                    // It gets a new task at once; the other workloads never notice.
+                    error!("a tick panicked and is started again");
+                }
+                stale = true;
+            }
+            () = parts.wakes.arrived() => {
+                running.values().for_each(|task| task.nudge.notify_one());
+            }
+            () = sleep(BEAT) => {}
+        }
+        pulse.beat();
+    }
+    // A tick in the middle of a read gives up: its state is that of its last decision.
+    tasks.shutdown().await;
+}
+
+/// The task of one trigger.
+struct Running {
+    task: AbortHandle,
+    nudge: Arc<Notify>,
+}
+
+/// Starts the tasks of new triggers and ends those of triggers that are gone.
+fn supervise(
+    parts: &Arc<Parts>,
+    tasks: &mut JoinSet<()>,
+    running: &mut HashMap<TrackerKey, Running>,
+    cancel: &CancellationToken,
+) {
+    let trackers = parts.registry.trackers();
+    running.retain(|_, running| !running.task.is_finished());
+    for tracker in trackers.iter() {
+        if let Entry::Vacant(vacant) = running.entry(tracker.key.clone()) {
+            let nudge = Arc::new(Notify::new());
+            // Taken before the trigger that this one replaces is forgotten below.
+            let state = parts.states.of(tracker);
+            let follow = Follow {
+                parts: Arc::clone(parts),
+                tracker: Arc::clone(tracker),
+                state,
+                nudge: Arc::clone(&nudge),
+                woken_at: None,
+            };
+            let task = tasks.spawn(follow.run(cancel.clone()));
+            vacant.insert(Running { task, nudge });
+        }
+    }
+    running.retain(|key, running| {
+        let stays = trackers.binary_search_by(|tracker| tracker.key.cmp(key)).is_ok();
+        if !stays {
+            running.task.abort();
+            parts.states.forget(key);
+        }
+        stays
+    });
+}
+
+/// Follows one trigger.
+struct Follow {
+    parts: Arc<Parts>,
+    tracker: Arc<Tracker>,
+    state: Arc<Cell>,
+    nudge: Arc<Notify>,
+    /// The wake request that the last tick knew.
+    woken_at: Option<Moment>,
+}
+
+impl Follow {
+    async fn run(mut self, cancel: CancellationToken) {
+        let mut engines = Engines::default();
+        let mut due = Instant::now() + Duration::from_millis(spread(&self.tracker.key));
+        loop {
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                () = sleep_until(due) => {}
+                () = self.nudge.notified() => if !self.has_new_wake() { continue },
+            }
+            let started = Instant::now();
+            let Some(next_tick_ms) = self.tick(&mut engines).await else { return };
+            due = started + Duration::from_millis(next_tick_ms.max(MIN_TICK_MS));
+        }
+    }
+
+    fn has_new_wake(&self) -> bool {
+        self.parts.wakes.last(&self.tracker.key.workload) != self.woken_at
+    }
+
+    /// One tick; gives the time to the next in milliseconds, or nothing when the workload is gone.
+    async fn tick(&mut self, engines: &mut Engines) -> Option<u64> {
+        let (parts, tracker) = (&*self.parts, &*self.tracker);
+        let inventory = parts.registry.inventory();
+        let workload = inventory.workloads.get(&tracker.key.workload)?;
+        let upstreams = parts.upstreams.load_full();
+        engines.read(parts, &upstreams, workload, &tracker.policy).await;
+
+        let spec = spec(tracker, workload, &upstreams);
+        let now = parts.clock.now();
+        self.woken_at = parts.wakes.last(&tracker.key.workload);
+        let around = self.around(&upstreams, now);
+        let reading = |member: &_| engines.reading(member, spec.tick_ms, now);
+        let observation = Arc::new(observe(workload, reading, around, now));
+        let spec = Arc::new(spec);
+        let previous = tracker.published.load_full();
+
+        let deciding = Instant::now();
+        let decided = self.state.decide(parts.log.is_some(), &spec, &observation, now);
+        parts.metrics.decided(deciding.elapsed());
+        let decision = Arc::new(decided.decision);
+        tell(tracker, previous.decision.as_deref(), &decision);
+        if let (Some(log), Some(before)) = (&parts.log, decided.before)
+            && is_news(previous.decision.as_deref(), &decision)
+        {
+            log.offer(tracker.record(&spec, before, &observation, now, &decision));
+        }
+        tracker.publish(Published {
+            version: previous.version + 1,
+            at: now,
+            answer: decision.answer,
+            decision: Some(Arc::clone(&decision)),
+            spec: Some(spec),
+        });
+        Some(decision.next_tick_ms)
+    }
+
+    fn around(&self, upstreams: &Upstreams, now: Moment) -> Around {
+        let policy = &self.tracker.policy;
+        let last = self.tracker.published.load();
+        let lead_ms = last
+            .decision
+            .as_ref()
+            .map_or(UNSEEN_COLD_START_MS, |decision| decision.inputs.cold_start_ms);
+        let schedule = policy.warm_schedule.as_ref();
+        Around {
+            schedule_floor: schedule.map_or(0, |schedule| schedule.replicas_at(now, lead_ms)),
+            ..upstreams.around(&self.tracker, self.woken_at, now)
+        }
+    }
+}
+
+/// The lead of a warm schedule before the first decision: what the core takes for a cold start
+/// until it has seen one.
+const UNSEEN_COLD_START_MS: u64 = 180_000;
+
+fn spec(tracker: &Tracker, workload: &Workload, upstreams: &Upstreams) -> Spec {
+    let context = Context {
+        default_source: SourceKind::Pods,
+        wake_sources: upstreams.wake_source_names(),
+    };
+    tracker.policy.spec(workload, context)
+}
+
+/// One log line for each change that an operator would want to find.
+fn tell(tracker: &Tracker, previous: Option<&Decision>, decision: &Decision) {
+    let workload = &tracker.key.workload;
+    let was = previous.map(|previous| previous.want);
+    if was != Some(decision.want) {
+        info!(%workload, was, want = decision.want, rule = decision.binding.label(), "wanted count");
+    }
+    let state = |decision: &Decision| matches!(decision.health, Health::Degraded { .. });
+    match (previous.is_some_and(state), decision.health) {
+        (false, Health::Degraded { why, answered, expected, .. }) => {
+            info!(%workload, why = why.label(), answered, expected, "degraded: the count is held");
+        }
+        (true, Health::Ok) => info!(%workload, "inputs are whole again"),
+        (true | false, _) => {}
+    }
+}
+
+fn spread(key: &TrackerKey) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    key.hash(&mut hasher);
+    hasher.finish() % SPREAD_MS
+}

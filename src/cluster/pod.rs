@@ -196,3 +196,6 @@ fn condition<'a>(status: &'a PodStatus, kind: &str) -> Option<&'a PodCondition> 
 fn moment(time: &Time) -> Moment {
     Moment(time.0.as_millisecond())
 }
+
+#[cfg(test)]
+mod tests;

@@ -17,6 +17,7 @@ use tracing::warn;
 
 use super::scaled_object::{TargetKind, TargetRef};
 use super::target::Target;
+use super::watched::describe;
 use super::world::WantedScales;
 
 /// Time between two reads of one target without a change.
@@ -196,7 +197,7 @@ impl Reader {
                 Some((key, target))
             }
             Err(error) => {
-                let message = error.to_string();
+                let message = describe(&error);
                 if schedule.failing.as_ref() != Some(&message) {
                     let name = &key.target.name;
                     warn!(namespace = %key.namespace, %name, error = message, "cannot read a target's scale");

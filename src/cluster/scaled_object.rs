@@ -258,3 +258,226 @@ fn is_paused(annotations: Option<&BTreeMap<String, String>>) -> bool {
             .get("autoscaling.keda.sh/paused")
             .is_some_and(|value| !said_false(value))
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn read(spec: Value, annotations: Value) -> Result<ScaledObject, Error> {
+        let object = json!({
+            "apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject",
+            "metadata": {"name": "so", "namespace": "ns", "annotations": annotations},
+            "spec": spec, "status": {"conditions": "whatever"},
+        });
+        ScaledObject::from_object(&serde_json::from_value(object).unwrap())
+    }
+
+    fn read_spec(spec: Value) -> Result<ScaledObject, Error> {
+        read(spec, json!({}))
+    }
+
+    #[test]
+    fn what_a_scaled_object_leaves_out_is_as_keda_takes_it() {
+        let object = read_spec(json!({"scaleTargetRef": {"name": "llm"}, "triggers": []})).unwrap();
+        assert_eq!(
+            object,
+            ScaledObject {
+                target: TargetRef {
+                    kind: TargetKind::Deployment,
+                    name: "llm".into()
+                },
+                min: 0,
+                max: 100,
+                fallback_replicas: None,
+                triggers: Vec::new(),
+                paused: false,
+            }
+        );
+    }
+
+    #[test]
+    fn bounds_fallback_and_external_triggers_are_read_and_the_rest_is_skipped() {
+        let object = read_spec(json!({
+            "scaleTargetRef": {"name": "llm", "kind": "StatefulSet", "apiVersion": "apps/v1",
+                "envSourceContainerName": "x"},
+            "minReplicaCount": 1, "maxReplicaCount": 8, "pollingInterval": 5,
+            "fallback": {"failureThreshold": 3, "replicas": 4},
+            "triggers": [
+                {"type": "external-push", "metadata": {"scalerAddress": "a:1", "engine": "vllm"}},
+                {"type": "prometheus", "metadata": {"query": "up"}, "authenticationRef": {"name": "x"}},
+                {"type": "external", "metadata": {"scalerAddress": "b:2"}, "name": "second"},
+            ],
+            "advanced": {"horizontalPodAutoscalerConfig": {"behavior": {}}},
+        }))
+        .unwrap();
+        assert_eq!(
+            (object.min, object.max, object.fallback_replicas),
+            (1, 8, Some(4))
+        );
+        assert_eq!(object.target.kind, TargetKind::StatefulSet);
+        let addresses: Vec<_> = object
+            .triggers
+            .iter()
+            .map(|t| t["scalerAddress"].as_str())
+            .collect();
+        assert_eq!(addresses, ["a:1", "b:2"]);
+    }
+
+    #[test]
+    fn the_target_is_found_by_kind_and_group() {
+        let other = |api_version: &str, kind: &str| TargetKind::Other {
+            api_version: api_version.into(),
+            kind: kind.into(),
+        };
+        for (api_version, kind, expected) in [
+            (None, None, TargetKind::Deployment),
+            (Some("apps/v1"), None, TargetKind::Deployment),
+            (None, Some("StatefulSet"), TargetKind::StatefulSet),
+            (None, Some("ReplicaSet"), other("apps/v1", "ReplicaSet")),
+            (
+                Some("v1"),
+                Some("ReplicationController"),
+                other("v1", "ReplicationController"),
+            ),
+            (
+                Some("leaderworkerset.x-k8s.io/v1"),
+                Some("LeaderWorkerSet"),
+                other("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"),
+            ),
+            // Another group's Deployment is not the one that is watched.
+            (
+                Some("example.org/v1"),
+                Some("Deployment"),
+                other("example.org/v1", "Deployment"),
+            ),
+        ] {
+            let mut target = json!({"name": "llm"});
+            if let Some(api_version) = api_version {
+                target["apiVersion"] = json!(api_version);
+            }
+            if let Some(kind) = kind {
+                target["kind"] = json!(kind);
+            }
+            let object = read_spec(json!({"scaleTargetRef": target})).unwrap();
+            assert_eq!(object.target.kind, expected, "{target}");
+        }
+    }
+
+    #[test]
+    fn bounds_are_made_consistent_and_a_fallback_of_zero_is_none() {
+        for (min, max, fallback, expected) in [
+            (json!(5), json!(3), json!(0), (3, 3, None)),
+            (json!(0), json!(0), json!(1), (0, 1, Some(1))),
+            (json!(null), json!(null), json!(null), (0, 100, None)),
+            (
+                json!(2),
+                json!(1_000_000),
+                json!(7),
+                (2, 1_000_000, Some(7)),
+            ),
+        ] {
+            let object = read_spec(json!({
+                "scaleTargetRef": {"name": "llm"},
+                "minReplicaCount": min, "maxReplicaCount": max,
+                "fallback": {"replicas": fallback},
+            }))
+            .unwrap();
+            assert_eq!((object.min, object.max, object.fallback_replicas), expected);
+        }
+    }
+
+    #[test]
+    fn paused_is_what_keda_takes_for_paused() {
+        for (annotations, paused) in [
+            (json!({}), false),
+            (json!({"autoscaling.keda.sh/paused": "true"}), true),
+            (json!({"autoscaling.keda.sh/paused": "false"}), false),
+            (json!({"autoscaling.keda.sh/paused": "0"}), false),
+            (json!({"autoscaling.keda.sh/paused": "no"}), true),
+            (json!({"autoscaling.keda.sh/paused": ""}), true),
+            (json!({"autoscaling.keda.sh/paused-replicas": "2"}), true),
+            (
+                json!({"autoscaling.keda.sh/paused": "false",
+                    "autoscaling.keda.sh/paused-replicas": "2"}),
+                true,
+            ),
+            (
+                json!({"autoscaling.keda.sh/paused-scale-in": "true"}),
+                false,
+            ),
+        ] {
+            let object = read(
+                json!({"scaleTargetRef": {"name": "llm"}}),
+                annotations.clone(),
+            );
+            assert_eq!(object.unwrap().paused, paused, "{annotations}");
+        }
+    }
+
+    #[test]
+    fn what_keda_could_not_use_is_refused_with_the_field_named() {
+        let target = json!({"name": "llm"});
+        for (spec, expected) in [
+            (json!({}), "the spec is not"),
+            (json!("text"), "the spec is not"),
+            (json!({"scaleTargetRef": {}}), "the spec is not"),
+            (
+                json!({"scaleTargetRef": target, "triggers": [{"metadata": {}}]}),
+                "the spec is not",
+            ),
+            (
+                json!({"scaleTargetRef": target, "triggers": [{"type": "external", "metadata": {"a": 1}}]}),
+                "the spec is not",
+            ),
+            (
+                json!({"scaleTargetRef": target, "minReplicaCount": -1}),
+                "`minReplicaCount` is -1",
+            ),
+            (
+                json!({"scaleTargetRef": target, "maxReplicaCount": 1_000_001}),
+                "`maxReplicaCount` is 1000001",
+            ),
+            (
+                json!({"scaleTargetRef": target, "fallback": {"replicas": i64::MIN}}),
+                "`fallback.replicas` is -9223372036854775808",
+            ),
+            (
+                json!({"scaleTargetRef": {"name": "../x"}}),
+                "`scaleTargetRef` is",
+            ),
+            (
+                json!({"scaleTargetRef": {"name": ""}}),
+                "`scaleTargetRef` is",
+            ),
+            (
+                json!({"scaleTargetRef": {"name": "a", "kind": "K?x"}}),
+                "`scaleTargetRef` is",
+            ),
+            (
+                json!({"scaleTargetRef": {"name": "a", "apiVersion": "g/v1/namespaces/other"}}),
+                "`scaleTargetRef` is",
+            ),
+        ] {
+            let message = read_spec(spec.clone()).unwrap_err().to_string();
+            assert!(message.starts_with(expected), "{spec}: {message}");
+        }
+    }
+
+    #[test]
+    fn triggers_beyond_the_limits_are_refused() {
+        let trigger =
+            |size: usize| json!({"type": "external", "metadata": {"k": "v".repeat(size)}});
+        let with = |triggers: Vec<Value>| {
+            read_spec(json!({"scaleTargetRef": {"name": "llm"}, "triggers": triggers}))
+        };
+        assert!(with(vec![trigger(MAX_METADATA_BYTES - 1)]).is_ok());
+        assert!(matches!(
+            with(vec![trigger(MAX_METADATA_BYTES)]),
+            Err(Error::Triggers { count: 1, bytes }) if bytes == MAX_METADATA_BYTES + 1
+        ));
+        assert!(with(vec![trigger(1); MAX_TRIGGERS]).is_ok());
+        assert!(with(vec![trigger(1); MAX_TRIGGERS + 1]).is_err());
+    }
+}

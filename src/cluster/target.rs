@@ -47,10 +47,13 @@ impl Target {
         let partition = strategy
             .and_then(|strategy| strategy.rolling_update.as_ref()?.partition)
             .unwrap_or(0);
+        // Below a partition the old template stays on purpose, and the revisions stay apart.
         let rolls_out = status.is_some_and(|status| {
             is_automatic
                 && status.current_revision != status.update_revision
-                && status.updated_replicas.unwrap_or(0) < status.replicas.saturating_sub(partition)
+                && (partition == 0
+                    || status.updated_replicas.unwrap_or(0)
+                        < status.replicas.saturating_sub(partition))
         });
         Some(Target {
             spec: count(spec.replicas),
@@ -113,4 +116,193 @@ fn rolls_out(status: &DeploymentStatus) -> bool {
             )
     });
     has_old || progresses
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn deployment(replicas: Value, generation: i64, status: Value) -> Target {
+        let object = json!({
+            "metadata": {"name": "llm", "generation": generation},
+            "spec": {
+                "replicas": replicas,
+                "selector": {"matchLabels": {"app": "llm"}},
+                "template": {"spec": {"containers": [
+                    {"name": "vllm", "resources": {"limits": {"nvidia.com/gpu": "4"}}},
+                ]}},
+            },
+            "status": status,
+        });
+        Target::from_deployment(&serde_json::from_value(object).unwrap()).unwrap()
+    }
+
+    fn progressing(status: &str, reason: &str) -> Value {
+        json!([
+            {"type": "Available", "status": "True", "reason": "MinimumReplicasAvailable"},
+            {"type": "Progressing", "status": status, "reason": reason},
+        ])
+    }
+
+    #[test]
+    fn a_deployment_gives_its_replicas_selector_and_gpus() {
+        let target = deployment(json!(3), 1, json!({"observedGeneration": 1}));
+        assert_eq!(target.spec, Some(3));
+        assert_eq!(target.gpus, Some(4));
+        assert_eq!(target.selector, PodSelector::from_text("app=llm"));
+        assert!(!target.rollout);
+    }
+
+    #[test]
+    fn a_missing_count_is_the_default_and_an_impossible_one_is_unknown() {
+        let spec = |replicas| deployment(replicas, 1, json!({"observedGeneration": 1})).spec;
+        assert_eq!(spec(json!(null)), Some(1));
+        assert_eq!(spec(json!(0)), Some(0));
+        assert_eq!(spec(json!(-1)), None);
+    }
+
+    #[test]
+    fn a_deployment_rolls_out_while_pods_of_another_template_exist_or_are_to_come() {
+        for (case, generation, status, rollout) in [
+            (
+                "complete",
+                2,
+                json!({"observedGeneration": 2, "replicas": 3, "updatedReplicas": 3,
+                "conditions": progressing("True", "NewReplicaSetAvailable")}),
+                false,
+            ),
+            (
+                "not seen by the controller yet",
+                3,
+                json!({"observedGeneration": 2, "replicas": 3,
+                "updatedReplicas": 3}),
+                true,
+            ),
+            (
+                "old and new, one surge",
+                3,
+                json!({"observedGeneration": 3, "replicas": 4,
+                "updatedReplicas": 1}),
+                true,
+            ),
+            (
+                "all new, not all available",
+                3,
+                json!({"observedGeneration": 3, "replicas": 3,
+                "updatedReplicas": 3, "conditions": progressing("True", "ReplicaSetUpdated")}),
+                true,
+            ),
+            (
+                "stuck past its deadline with old pods",
+                3,
+                json!({"observedGeneration": 3, "replicas": 4,
+                "updatedReplicas": 1,
+                "conditions": progressing("False", "ProgressDeadlineExceeded")}),
+                true,
+            ),
+            (
+                "never became available",
+                1,
+                json!({"observedGeneration": 1, "replicas": 3,
+                "updatedReplicas": 3,
+                "conditions": progressing("False", "ProgressDeadlineExceeded")}),
+                false,
+            ),
+            (
+                "scale up held back by quota",
+                4,
+                json!({"observedGeneration": 4, "replicas": 1,
+                "updatedReplicas": 1,
+                "conditions": progressing("True", "NewReplicaSetAvailable")}),
+                false,
+            ),
+            ("at zero", 5, json!({"observedGeneration": 5}), false),
+            ("no status yet", 1, json!({}), true),
+        ] {
+            assert_eq!(
+                deployment(json!(3), generation, status).rollout,
+                rollout,
+                "{case}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_stateful_set_rolls_out_while_its_revisions_differ_and_it_replaces_pods_itself() {
+        let rolls_out = |strategy: Value, current: &str, updated: i32| {
+            let object = json!({
+                "metadata": {"name": "llm", "generation": 2},
+                "spec": {"replicas": 4, "serviceName": "llm", "updateStrategy": strategy,
+                    "selector": {"matchLabels": {"app": "llm"}}, "template": {}},
+                "status": {"observedGeneration": 2, "replicas": 4, "updatedReplicas": updated,
+                    "currentRevision": current, "updateRevision": "new"},
+            });
+            Target::from_stateful_set(&serde_json::from_value(object).unwrap())
+                .unwrap()
+                .rollout
+        };
+        let rolling = |partition: i32| json!({"type": "RollingUpdate", "rollingUpdate": {"partition": partition}});
+        for (strategy, current, updated, rollout) in [
+            (json!(null), "new", 4, false),
+            (json!(null), "old", 1, true),
+            // The last pod exists, but is not available yet.
+            (rolling(0), "old", 4, true),
+            (rolling(3), "old", 0, true),
+            (rolling(3), "old", 1, false),
+            (json!({"type": "OnDelete"}), "old", 1, false),
+        ] {
+            let case = format!("{strategy} {current} {updated}");
+            assert_eq!(rolls_out(strategy, current, updated), rollout, "{case}");
+        }
+    }
+
+    #[test]
+    fn a_scale_without_a_count_is_at_zero_and_one_without_spec_is_unknown() {
+        for (scale, spec, has_selector) in [
+            (
+                json!({"spec": {"replicas": 3}, "status": {"replicas": 1, "selector": "a=b"}}),
+                Some(3),
+                true,
+            ),
+            // As the API server writes a target at zero.
+            (
+                json!({"spec": {}, "status": {"replicas": 0, "selector": "a=b"}}),
+                Some(0),
+                true,
+            ),
+            (
+                json!({"spec": {"replicas": -2}, "status": {"replicas": 0}}),
+                None,
+                false,
+            ),
+            (
+                json!({"status": {"replicas": 2, "selector": ""}}),
+                None,
+                false,
+            ),
+            (json!({}), None, false),
+        ] {
+            let target = Target::from_scale(&serde_json::from_value(scale.clone()).unwrap());
+            assert_eq!(
+                (target.spec, target.selector.is_some()),
+                (spec, has_selector),
+                "{scale}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_object_without_spec_is_no_target() {
+        let object = json!({"metadata": {"name": "llm"}});
+        assert_eq!(
+            Target::from_deployment(&serde_json::from_value(object.clone()).unwrap()),
+            None
+        );
+        assert_eq!(
+            Target::from_stateful_set(&serde_json::from_value(object).unwrap()),
+            None
+        );
+    }
 }

@@ -12,6 +12,7 @@ use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::Pod as ApiPod;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind};
 use kube::core::{NamespaceResourceScope, Resource};
+use kube::runtime::utils::Backoff as _;
 use kube::runtime::watcher::{self, DefaultBackoff, Event};
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
@@ -26,6 +27,9 @@ const PAGE_SIZE: u32 = 250;
 /// Seconds after which the API server ends a watch, to be resumed where it stopped. A connection
 /// that died unseen is noticed 5 s later (the client library's margin).
 const WATCH_TIMEOUT_S: u32 = 60;
+/// Longest pause between two tries. The client library's own limit of 30 s is made for many
+/// clients; here a handful of watches hold what every answer stands on.
+const MAX_PAUSE: Duration = Duration::from_secs(5);
 /// A watch that was resumed after a failure, and has not failed again for this long, stands: a
 /// refused connection fails at once, one without answer within `CONNECT_TIMEOUT`.
 const PROVEN_AFTER: Duration = Duration::from_secs(10);
@@ -219,7 +223,11 @@ impl<K: Resource> Follow<K> {
             Ok(Event::InitDone) => Step::Done,
             Err(error) => {
                 self.proven_at = None;
-                self.pause = self.backoff.next();
+                if matches!(&error, watcher::Error::WatchError(status) if status.code == 410) {
+                    // The server answers again and only wants a new list: nothing to spare it.
+                    self.backoff.reset();
+                }
+                self.pause = self.backoff.next().map(|pause| pause.min(MAX_PAUSE));
                 Step::Failed(error)
             }
         })

@@ -72,7 +72,7 @@ impl<T: PartialEq> Watched<T> {
                 self.was_listed = true;
                 self.stands_again();
             }
-            Step::Failed(error) => self.fails(error.to_string(), now),
+            Step::Failed(error) => self.fails(describe(&error), now),
             Step::Resumed => self.stands_again(),
         }
     }
@@ -156,4 +156,19 @@ impl<T: PartialEq> Watched<T> {
             info!(what = self.what, "reading from the Kubernetes API again");
         }
     }
+}
+
+/// An error with its causes. Those of the client library print some of their causes themselves.
+pub(super) fn describe(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let message = error.to_string();
+        if !text.contains(&message) {
+            text.push_str(": ");
+            text.push_str(&message);
+        }
+        cause = error.source();
+    }
+    text
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Moment, Why};
+use super::{Moment, Reason, Why};
 
 /// The decision of one tick.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -131,7 +131,7 @@ impl Rule {
 }
 
 /// What one rule wanted.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Vote {
     /// The rule.
     pub rule: Rule,
@@ -139,15 +139,6 @@ pub struct Vote {
     pub want: Option<u32>,
     /// Why, with its numbers.
     pub reason: Reason,
-}
-
-/// Why a rule said what it said. The variants and their numbers are the closed vocabulary of
-/// logs, the API, `explain` and the tests.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "code", rename_all = "snake_case")]
-pub enum Reason {
-    /// The rule had nothing to say.
-    Silent,
 }
 
 /// Whether the inputs were whole.
@@ -208,6 +199,28 @@ pub struct Inputs {
     pub ghost_score: Option<f64>,
     /// Evidence needed for a release, milliseconds.
     pub hold_ms: u64,
+    /// Fresh share of the expected ticks of the last hold, 0..1.
+    pub coverage: f64,
+    /// What was learned of the engine's cost, in force or not yet.
+    pub model: Option<LearnedCost>,
+}
+
+/// The engine's cost model: a step takes `step_ms + prompt_ms · prompt tokens + generated_ms ·
+/// generated tokens + kv_ms · KV use`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct LearnedCost {
+    /// Milliseconds of an empty step.
+    pub step_ms: f64,
+    /// Milliseconds per prompt token.
+    pub prompt_ms: f64,
+    /// Milliseconds per generated token.
+    pub generated_ms: f64,
+    /// Milliseconds per step at full KV cache.
+    pub kv_ms: f64,
+    /// Mean relative error of the predictions, 0..1.
+    pub error: f64,
+    /// Observations behind it, in samples of five seconds.
+    pub rows: f64,
 }
 
 /// Where the level comes from, best first.

@@ -140,10 +140,14 @@ impl Why {
                 "no known engine's series in the answer: wrong port, statistics off \
                  (vLLM --disable-log-stats), or names of a version not known here"
             }
-            Why::AmbiguousTenant => "the series carry no namespace, so they could be another tenant's",
+            Why::AmbiguousTenant => {
+                "the series carry no namespace, so they could be another tenant's"
+            }
             Why::Partial => "the source says that its answer is partial",
             Why::NotMoving => "answers come but the samples in them no longer move",
-            Why::Frozen => "the gauges say busy but no counter moves: a hung engine or stuck gauges",
+            Why::Frozen => {
+                "the gauges say busy but no counter moves: a hung engine or stuck gauges"
+            }
             Why::PodGone => "the pod is gone, terminating or not ready",
             Why::Impossible => "the value is impossible (NaN, infinite, negative or a sentinel)",
         }

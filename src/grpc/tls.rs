@@ -19,8 +19,8 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_stream::wrappers::ReceiverStream;
 
-/// How often the files are compared: a replaced certificate is in use within this time.
-const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
+/// A usual [`Tls::reload_interval`]: a mounted secret itself takes up to a minute to change.
+pub const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A handshake takes one or two round trips.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -37,6 +37,8 @@ pub struct Tls {
     pub key: PathBuf,
     /// The authorities of client certificates; where given, every client must show one.
     pub client_ca: Option<PathBuf>,
+    /// How often the files are compared: a replaced certificate is in use within this time.
+    pub reload_interval: Duration,
 }
 
 /// Why the files cannot be used.
@@ -117,7 +119,7 @@ impl Acceptor {
     }
 
     async fn reload(mut self) {
-        let mut interval = tokio::time::interval(RELOAD_INTERVAL);
+        let mut interval = tokio::time::interval(self.files.reload_interval);
         // What could not be used is not tried, or told, again until the files change once more.
         let mut refused = None;
         loop {

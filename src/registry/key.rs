@@ -69,7 +69,7 @@ mod tests {
     #[test]
     fn saved_fingerprints_keep_their_value() {
         assert_eq!(of(&[]), Some(0));
-        assert_eq!(of(&[("sloTtft", "2s")]), Some(0));
+        assert_eq!(of(&[("sloTtft", "2s")]), Some(0x10f6_b3f6_c704_91c6));
     }
 
     #[test]

@@ -224,7 +224,7 @@ impl Parser {
             return Err(Error::TooManySeries);
         }
         let name = self.utf8(name)?;
-        let rest = self.utf8(rest)?;
+        let rest = self.utf8(rest)?.trim_start();
         let (labels, tail) = match rest.strip_prefix('{') {
             Some(labels) => (labels, self.check_labels(labels)?),
             // After a quoted name the braces are open already.

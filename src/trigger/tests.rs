@@ -154,11 +154,11 @@ fn an_unknown_key_is_refused_with_the_nearest_known_one() {
 
 #[test]
 fn all_faults_are_told_at_once_in_a_stable_order() {
-    let text = refused(&[("sloTtft", "abc"), ("mode", "on"), ("scalerAddress", "x"), ("foo", "1")]);
+    let text = refused(&[("sloTtft", "abc"), ("mode", "on"), ("scalerAddress", "x"), ("modle", "1")]);
     assert_eq!(
         text,
-        "bad metadata: foo: expected a known key, nearest is mode; mode=\"on\": expected one of \
-         act, shadow; sloTtft=\"abc\": expected duration 10ms..10m"
+        "bad metadata: mode=\"on\": expected one of act, shadow; modle: expected a known key, \
+         nearest is mode; sloTtft=\"abc\": expected duration 10ms..10m"
     );
 }
 

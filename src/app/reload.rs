@@ -1,0 +1,100 @@
+//! Reads the configuration file, at the start and whenever it changes or SIGHUP asks for it.
+//!
+//! A file that cannot be used changes nothing: the old configuration stays in force.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::config::{self, Config, MAX_FILE_BYTES};
+use crate::shutdown::Reloads;
+use crate::telemetry::ErrorChain;
+use crate::tick::{Parts, Upstreams};
+
+/// How often the file is looked at. A mounted ConfigMap changes by a renamed link, which a watch on
+/// the file itself would miss.
+const LOOK_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Reads and validates a file; no file is an empty configuration.
+pub(super) fn load(path: Option<&Path>) -> anyhow::Result<Config> {
+    match path {
+        None => Ok(Config::default()),
+        Some(path) => parse(path, &read(path)?),
+    }
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    let mut text = String::new();
+    let file = File::open(path);
+    file.and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text))
+        .with_context(|| format!("the configuration {} cannot be read", path.display()))?;
+    if text.len() as u64 > MAX_FILE_BYTES {
+        bail!("the configuration {} has more than {MAX_FILE_BYTES} bytes", path.display());
+    }
+    Ok(text)
+}
+
+fn parse(path: &Path, text: &str) -> anyhow::Result<Config> {
+    config::parse(text).with_context(|| format!("the configuration {} is wrong", path.display()))
+}
+
+/// Applies each new good version of the file until `stop`.
+pub(super) async fn follow(
+    path: PathBuf,
+    mut reloads: Reloads,
+    mut current: Config,
+    in_cluster: bool,
+    parts: Arc<Parts>,
+    stop: CancellationToken,
+) {
+    let mut text = read(&path).ok();
+    loop {
+        let asked = tokio::select! {
+            () = stop.cancelled() => return,
+            () = reloads.next() => true,
+            () = sleep(LOOK_INTERVAL) => false,
+        };
+        let read = read(&path);
+        let new = read.as_ref().ok().cloned();
+        if !asked && new == text {
+            continue;
+        }
+        text = new;
+        let applied = read
+            .and_then(|text| parse(&path, &text))
+            .and_then(|new| apply(new, &mut current, in_cluster, &parts));
+        parts.metrics.config_reloaded(applied.is_ok());
+        match applied {
+            Ok(()) => info!(file = %path.display(), "configuration applied"),
+            Err(error) => warn!(error = %ErrorChain(error.as_ref()), "the old configuration stays"),
+        }
+    }
+}
+
+fn apply(
+    new: Config,
+    current: &mut Config,
+    in_cluster: bool,
+    parts: &Parts,
+) -> anyhow::Result<()> {
+    if (new.grpc_address, new.http_address) != (current.grpc_address, current.http_address) {
+        warn!("listen addresses change with the next start only");
+    }
+    // Kept when they stand as they were: their readers have what they read last.
+    if !new.same_upstreams(current) {
+        let upstreams = Upstreams::start(&new, &parts.metrics, parts.clock)?;
+        parts.upstreams.store(Arc::new(upstreams));
+    }
+    if !in_cluster {
+        parts.registry.set_inventory(Arc::clone(&new.inventory));
+    }
+    *current = new;
+    Ok(())
+}

@@ -1,0 +1,281 @@
+//! `serve`: from flags and a file to a running scaler, and to its end.
+//!
+//! The order of the end: not ready, streams end with OK, listeners close, ticks stop, state and log
+//! are written.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use arc_swap::ArcSwap;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::reload;
+use crate::args;
+use crate::clock::Clock;
+use crate::cluster;
+use crate::config::Config;
+use crate::declog::{self, DecisionLog};
+use crate::grpc;
+use crate::grpc::observe::RpcMetrics;
+use crate::inventory::Inventory;
+use crate::metrics::{Metrics, Page};
+use crate::registry::{Limits, Registry};
+use crate::shutdown::{self, Reloads};
+use crate::source::scrape::{self, Scraper};
+use crate::statedir::{SAVE_INTERVAL_MS, StateDir};
+use crate::telemetry::{self, ErrorChain};
+use crate::tick::{self, Parts, States, Upstreams};
+use crate::web::{self, Access, Api, Health, WakeRequests};
+
+const DEFAULT_GRPC: ([u8; 4], u16) = ([0, 0, 0, 0], 9090);
+const DEFAULT_HTTP: ([u8; 4], u16) = ([0, 0, 0, 0], 8080);
+/// What the parts may need beyond the gRPC service's own grace to write their last words.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+/// Kubernetes mounts the token of a pod's service account here.
+const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
+/// How often it is looked whether the workloads are listed.
+const READY_CHECK: Duration = Duration::from_millis(50);
+
+pub(super) async fn serve(args: args::Serve) -> anyhow::Result<()> {
+    telemetry::init(args.log_format, &args.log)?;
+    let stop = shutdown::on_terminate().context("signal handlers cannot be installed")?;
+    let config = reload::load(args.config.as_deref())?;
+    // Bound before anything runs, so that a port in use is told at once.
+    let grpc_listener = bind("gRPC", args.grpc_address.or(config.grpc_address), DEFAULT_GRPC)?;
+    let http_listener = bind("HTTP", args.http_address.or(config.http_address), DEFAULT_HTTP)?;
+
+    let clock = Clock::start();
+    let state_dir = args.state_dir.as_deref().map(StateDir::open).transpose()?;
+    let metrics = Metrics::default();
+    let (log, log_writer) = open_log(&args, &metrics)?;
+    let parts = parts(&args, &config, state_dir.as_ref(), log, metrics, clock)?;
+    let mut tasks = JoinSet::new();
+    let in_cluster = inventory(&args, &config, &parts, &stop, &mut tasks).await?;
+    let grpc = answer(&args, grpc_listener, http_listener, &parts, &stop, &mut tasks)?;
+    if let Some(path) = args.config.clone() {
+        let reloads = Reloads::listen().context("SIGHUP cannot be heard")?;
+        let parts = Arc::clone(&parts);
+        tasks.spawn(reload::follow(path, reloads, config, in_cluster, parts, stop.clone()));
+    }
+    if let Some(dir) = state_dir.clone() {
+        tasks.spawn(save_states(dir, Arc::clone(&parts), stop.clone()));
+    }
+
+    // A part that ends before it is told to leaves a half-dead process: then the whole one ends.
+    let early = tokio::select! {
+        () = stop.cancelled() => None,
+        ended = tasks.join_next() => ended,
+    };
+    let told_to_end = stop.is_cancelled();
+    stop.cancel();
+    let end = async {
+        let served = grpc.finished().await;
+        while tasks.join_next().await.is_some() {}
+        if let Some(dir) = &state_dir {
+            save(dir, &parts);
+        }
+        if let Some(writer) = log_writer {
+            writer.finish().await;
+        }
+        served
+    };
+    let grace = Duration::from_millis(args.drain_delay.saturating_add(args.shutdown_grace));
+    match timeout(grace + LAST_WORDS, end).await {
+        Ok(served) => served?,
+        Err(_elapsed) => warn!("the end took longer than its grace; the rest is cut off"),
+    }
+    match early {
+        Some(Err(error)) => Err(error).context("a part of the process failed"),
+        Some(Ok(())) if !told_to_end => bail!("a part of the process ended by itself"),
+        Some(Ok(())) | None => Ok(()),
+    }
+}
+
+fn bind(
+    what: &str,
+    configured: Option<SocketAddr>,
+    default: ([u8; 4], u16),
+) -> anyhow::Result<TcpListener> {
+    let address = configured.unwrap_or(default.into());
+    TcpListener::bind(address).with_context(|| {
+        let flag = what.to_ascii_lowercase();
+        format!("{what} cannot listen on {address}: choose another with --{flag}-address")
+    })
+}
+
+fn open_log(
+    args: &args::Serve,
+    metrics: &Metrics,
+) -> anyhow::Result<(Option<DecisionLog>, Option<declog::Writer>)> {
+    let Some(path) = &args.decision_log else { return Ok((None, None)) };
+    let target = if path == Path::new("-") {
+        declog::Target::Stdout
+    } else {
+        declog::Target::File { path: path.clone(), max_bytes: args.decision_log_bytes }
+    };
+    let (log, writer) = DecisionLog::open(target, metrics.clone())?;
+    Ok((Some(log), Some(writer)))
+}
+
+fn parts(
+    args: &args::Serve,
+    config: &Config,
+    state_dir: Option<&StateDir>,
+    log: Option<DecisionLog>,
+    metrics: Metrics,
+    clock: Clock,
+) -> anyhow::Result<Arc<Parts>> {
+    let options = scrape::Options { timeout_ms: args.scrape_timeout, ..scrape::Options::default() };
+    Ok(Arc::new(Parts {
+        registry: Registry::new(Limits::default(), clock),
+        scraper: Scraper::new(options)?,
+        upstreams: ArcSwap::from_pointee(Upstreams::start(config, &metrics, clock)?),
+        wakes: WakeRequests::default(),
+        states: state_dir.map_or_else(States::default, restore),
+        log,
+        metrics,
+        clock,
+    }))
+}
+
+fn restore(dir: &StateDir) -> States {
+    let restored = dir.restore();
+    if !restored.states.is_empty() {
+        info!(workloads = restored.states.len(), "what was learned before is restored");
+    }
+    States::restored(restored.states)
+}
+
+/// Starts whatever fills the inventory; says whether it is a cluster.
+async fn inventory(
+    args: &args::Serve,
+    config: &Config,
+    parts: &Arc<Parts>,
+    stop: &CancellationToken,
+    tasks: &mut JoinSet<()>,
+) -> anyhow::Result<bool> {
+    let in_pod = args.kubernetes_service_host.is_some() && Path::new(SERVICE_ACCOUNT).exists();
+    if args.kubeconfig.is_none() && !in_pod {
+        parts.registry.set_inventory(Arc::clone(&config.inventory));
+        return Ok(false);
+    }
+    if !config.inventory.workloads.is_empty() {
+        warn!("the file's workloads are not used: in a cluster they come from ScaledObjects");
+    }
+    let client = cluster::connect(args.kubeconfig.as_deref()).await?;
+    let options = cluster::Options { namespaces: args.namespaces.clone() };
+    let (publish, mut published) = watch::channel(Arc::<Inventory>::default());
+    let (clock, cancel) = (parts.clock, stop.clone());
+    tasks.spawn(async move {
+        if let Err(error) = cluster::run(client, options, publish, clock, cancel).await {
+            tracing::error!(error = %ErrorChain(&error), "the cluster is no longer read");
+        }
+    });
+    let registry = parts.registry.clone();
+    tasks.spawn(async move {
+        while published.changed().await.is_ok() {
+            let inventory = Arc::clone(&published.borrow_and_update());
+            registry.set_inventory(inventory);
+        }
+    });
+    Ok(true)
+}
+
+/// Starts everything that answers or ticks.
+fn answer(
+    args: &args::Serve,
+    grpc_listener: TcpListener,
+    http_listener: TcpListener,
+    parts: &Arc<Parts>,
+    stop: &CancellationToken,
+    tasks: &mut JoinSet<()>,
+) -> anyhow::Result<grpc::Server> {
+    let rpc_metrics = RpcMetrics::default();
+    let options = grpc::Options {
+        drain_delay: Duration::from_millis(args.drain_delay),
+        grace: Duration::from_millis(args.shutdown_grace),
+        tls: tls(args),
+        ..grpc::Options::default()
+    };
+    let registry = parts.registry.clone();
+    let grpc =
+        grpc::spawn(grpc_listener, registry, rpc_metrics.clone(), options, stop.clone())?;
+
+    let mut page = Page::new(&parts.metrics, parts.registry.clone(), parts.clock);
+    rpc_metrics.register(page.families_mut());
+    let health = Health::new(parts.clock);
+    let router = web::router(Api {
+        registry: parts.registry.clone(),
+        clock: parts.clock,
+        wakes: parts.wakes.clone(),
+        health: health.clone(),
+        metrics: page,
+        access: Access::new(args.api_token_file.clone()),
+    });
+    http_listener.set_nonblocking(true)?;
+    let http_address = http_listener.local_addr()?;
+    let http_listener = tokio::net::TcpListener::from_std(http_listener)?;
+    info!(grpc = %grpc.address, http = %http_address, "serving");
+    tasks.spawn(web::serve(http_listener, router, stop.clone()));
+    tasks.spawn(tick::run(Arc::clone(parts), health.pulse("tick"), stop.clone()));
+    let ready = get_ready(parts.registry.clone(), health, grpc.readiness.clone(), stop.clone());
+    tasks.spawn(ready);
+    Ok(grpc)
+}
+
+fn tls(args: &args::Serve) -> Option<grpc::Tls> {
+    Some(grpc::Tls {
+        certificate: args.tls_cert.clone()?,
+        key: args.tls_key.clone()?,
+        client_ca: args.tls_client_ca.clone(),
+    })
+}
+
+/// Turns ready once every workload is listed: from then on each has an answer, at least its present
+/// count, whatever the sources do.
+async fn get_ready(
+    registry: Registry,
+    health: Health,
+    grpc: grpc::Readiness,
+    stop: CancellationToken,
+) {
+    while !registry.inventory().synced {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = sleep(READY_CHECK) => {}
+        }
+    }
+    health.set_ready(true);
+    grpc.set(true);
+    stop.cancelled().await;
+    health.set_ready(false);
+}
+
+async fn save_states(dir: StateDir, parts: Arc<Parts>, stop: CancellationToken) {
+    loop {
+        tokio::select! {
+            // The last save is made when the ticks have ended.
+            () = stop.cancelled() => return,
+            () = sleep(Duration::from_millis(SAVE_INTERVAL_MS)) => {}
+        }
+        let (dir, parts) = (dir.clone(), Arc::clone(&parts));
+        // A panic while saving must not end the scaler; the next save tries again.
+        drop(tokio::task::spawn_blocking(move || save(&dir, &parts)).await);
+    }
+}
+
+fn save(dir: &StateDir, parts: &Parts) {
+    let states = parts.states.snapshot();
+    let saved = dir.save(parts.clock.now(), states.iter().map(|(key, state)| (key, state)));
+    parts.metrics.state_saved(saved.is_ok());
+    if let Err(error) = saved {
+        warn!(error = %ErrorChain(&error), "what was learned could not be saved");
+    }
+}

@@ -1,0 +1,237 @@
+//! The engine's cost model, learned online from counters that every vLLM exposes.
+//!
+//! A step takes `t0 + c_p·prompt tokens + c_d·generated tokens + c_kv·KV use` (costmodel.md 1).
+//! Kept as forgotten normal equations of four unknowns, so its size and cost are constant. Must
+//! not decide whether the fit is good enough for a use: it says how sure it is.
+
+mod solve;
+
+use serde::{Deserialize, Serialize};
+
+use super::EngineSample;
+use super::number::{seconds, usable};
+use solve::{N, Normal};
+
+/// Seconds of one replica's time that make one row: the default tick.
+const ROW_S: f64 = 5.0;
+/// Rows that are remembered (11 h of steps): longer than a day's ramp, so that its light and its
+/// heavy hours are both in the fit, short enough to follow a new engine version.
+const MEMORY_ROWS: f64 = 8_000.0;
+/// Relative error above which a row counts as an outlier. Idle gaps can only make a step look
+/// longer, never shorter: so the upper side is cut sooner and harder.
+const OUTLIER_ABOVE: f64 = 0.2;
+const OUTLIER_BELOW: f64 = 0.4;
+/// An outlier keeps this share of its weight, so that a truly changed engine is still learned.
+const OUTLIER_FLOOR: f64 = 0.05;
+/// Mean error above which the engine is no longer the one that was learned, and what was learned
+/// before is forgotten twenty times as fast.
+const ERROR_CHANGED: f64 = 0.3;
+/// Rows over which the mean error is taken.
+const ERROR_ROWS: f64 = 60.0;
+/// Rows before the first fit is used to judge others.
+const FIRST_ROWS: f64 = 5.0;
+/// Neighbouring rows are alike; ten of them tell about as much as one independent row.
+const ROWS_PER_INDEPENDENT: f64 = 10.0;
+/// Rows, mean error and relative standard error of the price of work that make a fit usable.
+const USABLE_ROWS: f64 = 20.0;
+const USABLE_ERROR: f64 = 0.25;
+const USABLE_SPREAD: f64 = 0.25;
+
+/// Work of one replica between two samples, in which it never rested.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Interval {
+    /// Seconds between the samples.
+    pub seconds: f64,
+    /// Engine steps.
+    pub steps: f64,
+    /// Prompt tokens that cost work.
+    pub prompt: f64,
+    /// Generated tokens.
+    pub generated: f64,
+    /// Mean KV use, 0..1.
+    pub kv: f64,
+}
+
+impl Interval {
+    /// The work between two samples of one replica; `None` if the interval is idle at an edge,
+    /// holds a restart, is too long or too thin, or by the engine's own token times was idle for
+    /// a part.
+    #[must_use]
+    pub fn between(before: &EngineSample, after: &EngineSample) -> Option<Interval> {
+        const MAX_MS: u64 = 60_000;
+        const MIN_STEPS: f64 = 5.0;
+        // An interval whose steps are this much longer than its tokens took had gaps.
+        const GAPS: f64 = 1.3;
+        let elapsed_ms = after.at.millis_since(before.at);
+        if elapsed_ms == 0 || elapsed_ms > MAX_MS {
+            return None;
+        }
+        let grown = |counter: fn(&EngineSample) -> Option<f64>| {
+            let grown = usable(counter(after))? - usable(counter(before))?;
+            (grown >= 0.0).then_some(grown)
+        };
+        if usable(before.running)? < 1.0 || usable(after.running)? < 1.0 {
+            return None;
+        }
+        let interval = Interval {
+            seconds: seconds(elapsed_ms),
+            steps: grown(|sample| sample.steps)?,
+            prompt: grown(|sample| sample.prompt_tokens)?,
+            generated: grown(|sample| sample.generated_tokens)?,
+            kv: f64::midpoint(usable(before.kv_usage)?, usable(after.kv_usage)?).min(1.0),
+        };
+        if interval.steps < MIN_STEPS {
+            return None;
+        }
+        let itl = grown(|sample| sample.itl_sum_s).zip(grown(|sample| sample.itl_count));
+        let gaps = itl
+            .is_some_and(|(sum, n)| n > 0.0 && interval.seconds / interval.steps > GAPS * sum / n);
+        (!gaps).then_some(interval)
+    }
+
+    fn step_s(&self) -> f64 {
+        self.seconds / self.steps
+    }
+
+    fn features(&self) -> [f64; N] {
+        [
+            1.0,
+            self.prompt / self.steps,
+            self.generated / self.steps,
+            self.kv,
+        ]
+    }
+}
+
+/// The learned model and how sure it is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CostModel {
+    normal: Normal,
+    /// Seconds: per step, per prompt token, per generated token, per step at full KV cache.
+    costs: [f64; N],
+    /// Rows behind the fit.
+    rows: f64,
+    /// Mean relative error of predictions made before the row was learned.
+    error: f64,
+    /// Relative standard error of the priced work, from the last fit.
+    spread: f64,
+}
+
+impl Default for CostModel {
+    /// Knows nothing.
+    fn default() -> Self {
+        CostModel {
+            normal: Normal::default(),
+            costs: [0.0; N],
+            rows: 0.0,
+            error: ERROR_CHANGED,
+            spread: 1.0,
+        }
+    }
+}
+
+impl CostModel {
+    /// Learns from one interval of one of `n_replicas` alike.
+    pub fn observe(&mut self, interval: &Interval, n_replicas: f64) {
+        let step_s = interval.step_s();
+        let features = interval.features();
+        let in_range = step_s > 0.0 && features.iter().all(|value| (0.0..=1e6).contains(value));
+        if !in_range {
+            return;
+        }
+        // Many replicas tell the same thing at once: together they are one clock.
+        let weight = interval.seconds / ROW_S / n_replicas.max(1.0);
+        let mut trust = 1.0;
+        if self.rows >= FIRST_ROWS {
+            let error = step_s / self.predict_features(&features).max(1e-9) - 1.0;
+            trust = if error > OUTLIER_ABOVE {
+                (OUTLIER_ABOVE / error).powi(2).max(OUTLIER_FLOOR)
+            } else if error < -OUTLIER_BELOW {
+                (OUTLIER_BELOW / -error).max(OUTLIER_FLOOR)
+            } else {
+                1.0
+            };
+            let share = weight / (weight + ERROR_ROWS);
+            self.error += share * (error.abs().min(1.0) - self.error);
+        }
+        let haste = if self.error > ERROR_CHANGED {
+            20.0
+        } else {
+            1.0
+        };
+        let keep = MEMORY_ROWS / (MEMORY_ROWS + haste * weight);
+        // Relative errors are what counts: each row is scaled by its own step time.
+        let scaled = features.map(|value| value / step_s);
+        self.normal.add(&scaled, weight * trust, keep);
+        self.rows = self.rows * keep + weight * trust;
+    }
+
+    /// Solves for the costs. Separate from [`CostModel::observe`], so that a decision is priced
+    /// by what was known before it.
+    pub fn refit(&mut self) {
+        if self.rows < FIRST_ROWS / 2.0 {
+            return;
+        }
+        self.costs = self.normal.solve();
+        // Scaled rows all have the target 1, so the right-hand side holds the mean features: the
+        // part of a step that is work is their inner product with the costs.
+        let mut mean = self.normal.right().map(|sum| sum / self.rows);
+        mean[0] = 0.0;
+        let work: f64 = mean
+            .iter()
+            .zip(self.costs)
+            .map(|(value, cost)| value * cost)
+            .sum();
+        let variance = self.normal.variance_along(&mean).max(0.0) * ROWS_PER_INDEPENDENT;
+        self.spread = if work > 0.0 {
+            (self.error * variance.sqrt() / work).min(1.0)
+        } else {
+            1.0
+        };
+    }
+
+    /// Predicted seconds of the interval.
+    #[must_use]
+    pub fn predict(&self, interval: &Interval) -> f64 {
+        self.predict_features(&interval.features()) * interval.steps
+    }
+
+    fn predict_features(&self, features: &[f64; N]) -> f64 {
+        features
+            .iter()
+            .zip(self.costs)
+            .map(|(value, cost)| value * cost)
+            .sum()
+    }
+
+    /// Enough rows, a small error, and work told apart from the cost of an empty step.
+    #[must_use]
+    pub fn is_usable(&self) -> bool {
+        self.rows >= USABLE_ROWS && self.error <= USABLE_ERROR && self.spread <= USABLE_SPREAD
+    }
+
+    /// Seconds: per step, per prompt token, per generated token, per step at full KV cache.
+    #[must_use]
+    pub fn costs(&self) -> [f64; N] {
+        self.costs
+    }
+
+    /// Observations behind the fit, in samples of five seconds.
+    #[must_use]
+    pub fn rows(&self) -> f64 {
+        self.rows
+    }
+
+    /// Mean relative error of the predictions, 0..1.
+    #[must_use]
+    pub fn error(&self) -> f64 {
+        self.error
+    }
+
+    /// Relative standard error of the priced work, 0..1.
+    #[must_use]
+    pub fn spread(&self) -> f64 {
+        self.spread
+    }
+}

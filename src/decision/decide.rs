@@ -1,0 +1,275 @@
+//! One tick: what was seen becomes a wanted count and its reasons.
+//!
+//! Asks each rule, composes their votes and clamps last. Must not hold a rule's own arithmetic.
+//!
+//! ```
+//! use ghostscaler::decision::{Answer, Moment, Observation, Replicas, Spec, State, decide};
+//!
+//! // Two replicas are ordered and nothing has been read yet: the present count is the answer.
+//! let replicas = Replicas { spec: Some(2), ready: 2, ..Replicas::default() };
+//! let observation = Observation { replicas, ..Observation::default() };
+//! let (decision, _state) = decide(&Spec::default(), State::default(), &observation, Moment(0));
+//! assert_eq!(decision.answer, Answer::Value { want: 2, active: true });
+//! ```
+
+mod compose;
+mod health;
+mod report;
+
+use super::evidence::Tick;
+use super::gpu::Ceiling;
+use super::level::{Ask, Level};
+use super::members::{Seen, Slo};
+use super::number::seconds;
+use super::queue::Queue;
+use super::supply::Supply;
+use super::wake::Doorstep;
+use super::window::{RECENT_MS, WINDOW_MS};
+use super::{Answer, Decision, Health, Moment, Observation, Rule, Spec, State, Unavailable, Vote};
+use super::{kv, level};
+
+/// With a fallback declared, a source that is lost for this long is answered by an error.
+const FALLBACK_AFTER_MS: u64 = 900_000;
+
+/// What each rule said in one tick.
+struct Said {
+    seen: Seen,
+    supply: Supply,
+    level: Level,
+    queue: Queue,
+    queue_vote: Vote,
+    kv_vote: Vote,
+    kv_need: f64,
+    ceiling: Ceiling,
+    wake_vote: Vote,
+    door: Doorstep,
+    health: Health,
+    /// Every expected input is fresh.
+    fresh: bool,
+}
+
+/// Decides how many replicas one workload should have now.
+///
+/// Pure: the same arguments always give the same result, and deciding again at the same moment
+/// on the same observation wants the same count.
+pub fn decide(
+    spec: &Spec,
+    mut state: State,
+    observation: &Observation,
+    now: Moment,
+) -> (Decision, State) {
+    let Some(ordered) = observation.replicas.spec.or(state.spec) else {
+        return (report::nothing_known(spec, now), state);
+    };
+    let step_ms = state.last_tick.map_or(0, |last| now.millis_since(last));
+    let said = ask_rules(spec, &mut state, observation, ordered, step_ms, now);
+    note_evidence(spec, &mut state, &said, step_ms, now);
+    let outcome = compose::compose(spec, &state, observation, &said);
+    let decision = report::report(spec, &mut state, observation, &said, &outcome, now);
+    remember(&mut state, observation, &said, &outcome, step_ms, now);
+    (decision, state)
+}
+
+fn ask_rules(
+    spec: &Spec,
+    state: &mut State,
+    observation: &Observation,
+    ordered: u32,
+    step_ms: u64,
+    now: Moment,
+) -> Said {
+    let slo = Slo {
+        ttft_s: seconds(spec.slo_ttft_ms),
+        tpot_s: seconds(spec.slo_tpot_ms),
+    };
+    let seen = state
+        .members
+        .absorb(&observation.engines, slo, &mut state.cost, now);
+    if let Some(took_ms) = seen.start_took_ms {
+        state.supply.started(took_ms);
+    }
+    let supply = state.supply.look(spec, &observation.replicas, ordered, now);
+    if step_ms > 0 || state.last_tick.is_none() {
+        state.ghost.begin(spec, supply.cold_start_ms, now);
+        state.figures = state
+            .learned
+            .figures(&mut state.cost, supply.cold_start_ms, now);
+        state.gpu.begin();
+    }
+    state.window.push(&seen, step_ms, now);
+    let (minute, recent) = (state.window.means(WINDOW_MS), state.window.means(RECENT_MS));
+    let ask = Ask {
+        spec,
+        seen: &seen,
+        supply: &supply,
+        minute: minute.as_ref(),
+        recent: recent.as_ref(),
+    };
+    let level = level::ask(&ask, &state.figures, &state.learned.band);
+    let door = Doorstep::of(observation, now);
+    let queue = Queue::of(&seen, &door);
+    let ceiling = state.gpu.ask(&observation.gpu, &ask, &level, now);
+    let queue_vote = state
+        .queue
+        .ask(&queue, &ask, &level, &state.figures, ceiling.idle);
+    let (kv_vote, kv_need) = kv::ask(&seen, &supply);
+    let patience_ms = supply.cold_start_ms + state.ghost.hold_ms();
+    let slept_at = state.zero.slept_at();
+    let wake_vote = state.wake.ask(
+        &door,
+        spec,
+        &supply,
+        &state.figures,
+        patience_ms,
+        slept_at,
+        now,
+    );
+    let (health, fresh) = health::of(state, observation, &seen, &supply, now);
+
+    // Learned after the votes: it takes effect at the next tick.
+    state.queue.note(&queue, &ask, step_ms);
+    let raised = ceiling.vote.want.is_some_and(|want| want > supply.base);
+    state
+        .gpu
+        .note(&observation.gpu, &ask, &level, step_ms, raised, now);
+    if step_ms > 0 {
+        state.learned.note(&ask, &level, step_ms, now);
+    }
+    Said {
+        level,
+        queue,
+        queue_vote,
+        kv_vote,
+        kv_need,
+        ceiling,
+        wake_vote,
+        door,
+        health,
+        fresh,
+        seen,
+        supply,
+    }
+}
+
+/// Moves the evidence clock on and notes what this tick would have needed.
+fn note_evidence(spec: &Spec, state: &mut State, said: &Said, step_ms: u64, now: Moment) {
+    let (seen, supply) = (&said.seen, &said.supply);
+    let before = state.last_tick;
+    state.evidence.advance(&Tick {
+        step_ms,
+        tick_ms: spec.tick_ms,
+        hold_ms: state.ghost.hold_ms(),
+        fresh: said.fresh,
+        oldest_at: seen.oldest_at,
+    });
+    let at_door = said.door.queued.is_some_and(|queued| queued > 0.0)
+        || said
+            .door
+            .at
+            .is_some_and(|at| before.is_none_or(|before| at > before) && at <= now);
+    let worked = if at_door || said.queue.waiting > 0.0 || seen.frozen > 0 {
+        Some(true)
+    } else if supply.ordered == 0 {
+        Some(false)
+    } else if seen.answered == 0 {
+        None
+    } else {
+        seen.worked()
+    };
+    state.zero.note(worked, now);
+    if worked != Some(false) {
+        state.evidence.worked();
+    }
+    if seen.answered == 0 && supply.ordered > 0 {
+        return;
+    }
+    let base = f64::from(supply.base);
+    // Silent replicas are filled in from the others: to hold, never to raise.
+    let missing = f64::from(seen.expected.max(1)) / f64::from(seen.answered.max(1));
+    let unknown = if supply.ordered > 0 { base } else { 0.0 };
+    let by_rules = [
+        &said.queue_vote,
+        &said.kv_vote,
+        &said.ceiling.vote,
+        &said.wake_vote,
+    ]
+    .iter()
+    .filter_map(|vote| vote.want)
+    .max()
+    .map_or(0.0, f64::from);
+    let in_doubt = if seen.frozen > 0 { base } else { 0.0 };
+    let others = said
+        .kv_need
+        .max(said.ceiling.carry)
+        .max(by_rules)
+        .max(in_doubt);
+    let strict = said
+        .level
+        .carry
+        .map_or(unknown, |carry| carry * missing)
+        .max(others);
+    let trial = said
+        .level
+        .carry_trial
+        .map_or(strict, |carry| (carry * missing).max(others));
+    state.evidence.note(strict, trial);
+}
+
+fn remember(
+    state: &mut State,
+    observation: &Observation,
+    said: &Said,
+    outcome: &compose::Outcome,
+    step_ms: u64,
+    now: Moment,
+) {
+    let (supply, want) = (&said.supply, outcome.want);
+    let last_want = state.want.unwrap_or(supply.ordered);
+    if outcome.asked > supply.base {
+        if outcome.binding == Rule::Demand {
+            state.learned.stepped(now);
+        }
+        let need = (outcome.binding == Rule::Demand)
+            .then_some(said.level.need)
+            .flatten();
+        state.learned.band.raised(outcome.asked, need);
+        state.ghost.raised(outcome.asked, supply.cold_start_ms, now);
+    }
+    state.supply.ordered(outcome.asked, supply, now);
+    if let Some(surplus) = outcome.surplus.filter(|_| want < last_want) {
+        state
+            .learned
+            .band
+            .released(surplus.to, surplus.largest_need);
+        state.learned.trial = surplus.trial;
+        state.ghost.released(&surplus, &state.evidence, now);
+    }
+    state.zero.decided(want, now);
+    if said.fresh && step_ms > 0 {
+        state.just_started = false;
+    }
+    state.observed |= said.seen.answered > 0;
+    state.spec = observation.replicas.spec.or(state.spec);
+    state.want = Some(want);
+    state.last_tick = Some(state.last_tick.map_or(now, |last| last.max(now)));
+}
+
+/// What the scaler answers for a want, given the health of the inputs.
+fn answer(spec: &Spec, state: &State, said: &Said, want: u32, now: Moment) -> Answer {
+    let lost = state
+        .lost_since
+        .is_some_and(|since| now.millis_since(since) >= FALLBACK_AFTER_MS);
+    if lost && spec.fallback_replicas.is_some_and(|replicas| replicas > 0) {
+        return Answer::Unavailable {
+            why: Unavailable::SourceLost,
+        };
+    }
+    let want = match spec.mode {
+        super::Mode::Act => want,
+        super::Mode::Shadow => said.supply.ordered,
+    };
+    Answer::Value {
+        want,
+        active: want > 0,
+    }
+}

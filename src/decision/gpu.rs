@@ -1,0 +1,214 @@
+//! Rule 4: GPU utilisation is the ceiling.
+//!
+//! Time busy proves idleness, never load: only a counter that has been seen to follow this
+//! workload's work may say how full a device is. Must not raise without demand's confirmation.
+
+use serde::{Deserialize, Serialize};
+
+use super::level::{Ask, Level};
+use super::number::{ceil_count, compact, larger};
+use super::{Gpu, GpuSample, Moment, Reason, Rule, Vote};
+
+/// Time busy below which a device does nothing.
+const IDLE: f64 = 0.05;
+/// Demand confirms a full device after this long.
+const CONFIRMED_MS: u64 = 60_000;
+/// Share of the trusted utilisation from which demand confirms a full device.
+const CONFIRMED_SHARE: f64 = 0.9;
+/// A counter that was lost for longer no longer stands in the way.
+const LOST_MS: u64 = 3_600_000;
+/// Correlation of activity with work, squared, and relative spread of work, squared, that show
+/// that the counter follows it: r ≥ 0.7 over work that varied by a tenth.
+const FOLLOWS: f32 = 0.5;
+const VARIED: f32 = 0.01;
+/// Ticks after which, and over which, that is judged.
+const MIN_TICKS: f32 = 24.0;
+const MEMORY_TICKS: f32 = 2_000.0;
+
+/// What is remembered of the devices: sums of activity against work per replica.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct GpuState {
+    n: f32,
+    x: f32,
+    u: f32,
+    xx: f32,
+    xu: f32,
+    uu: f32,
+    /// In force for this tick.
+    follows: bool,
+    full_ms: u64,
+    raised_at: Option<Moment>,
+}
+
+/// Proof that no device works.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct IdleGpu {
+    pub(super) busy: f64,
+}
+
+/// What the devices say.
+#[derive(Debug, Clone)]
+pub(super) struct Ceiling {
+    pub(super) vote: Vote,
+    /// Replicas that keep the activity at the ceiling; 0 when that is not known.
+    pub(super) carry: f64,
+    /// No step down while a counter that was there is missing.
+    pub(super) refuses_down: bool,
+    pub(super) idle: Option<IdleGpu>,
+}
+
+impl GpuState {
+    /// Takes what was learned before into force.
+    pub(super) fn begin(&mut self) {
+        self.follows = self.n >= MIN_TICKS && {
+            let (n, x, u) = (self.n, self.x / self.n, self.u / self.n);
+            let spread_x = self.xx / n - x * x;
+            let spread_u = self.uu / n - u * u;
+            let together = self.xu / n - x * u;
+            together > 0.0
+                && spread_x >= VARIED * x * x
+                && together * together >= FOLLOWS * spread_x * spread_u
+        };
+    }
+
+    /// The vote of the devices.
+    pub(super) fn ask(&self, gpu: &Gpu, ask: &Ask<'_>, level: &Level, now: Moment) -> Ceiling {
+        let vote = |want, reason| Vote {
+            rule: Rule::GpuCeiling,
+            want,
+            reason,
+        };
+        let silent = |reason| Ceiling {
+            vote: vote(None, reason),
+            carry: 0.0,
+            refuses_down: false,
+            idle: None,
+        };
+        let sample = match gpu {
+            Gpu::Absent => return silent(Reason::GpuAbsent),
+            Gpu::Lost { for_ms } => {
+                let refuses_down = *for_ms < LOST_MS;
+                return Ceiling {
+                    refuses_down,
+                    ..silent(Reason::GpuLost { for_ms: *for_ms })
+                };
+            }
+            Gpu::Fresh(sample) => sample,
+        };
+        let most = larger(sample.busy, larger(sample.sm, sample.tensor));
+        let idle = most
+            .filter(|busy| *busy < IDLE)
+            .map(|busy| IdleGpu { busy });
+        // Running requests at the engine's limit explain a queue beside a resting GPU.
+        let idle = idle.filter(|_| !at_limit(ask));
+        let Some(activity) = activity(sample) else {
+            let reason = Reason::GpuNoInformation {
+                activity: most.unwrap_or(0.0),
+            };
+            return Ceiling {
+                idle,
+                ..silent(reason)
+            };
+        };
+        if !self.follows {
+            return Ceiling {
+                idle,
+                ..silent(Reason::GpuNoInformation { activity })
+            };
+        }
+        let ceiling = ask.spec.gpu_ceiling;
+        let carry = activity * f64::from(ask.seen.live) / ceiling.max(0.01);
+        let confirmed = self.full_ms >= CONFIRMED_MS && confirms(ask, level);
+        let cold_start_ms = ask.supply.cold_start_ms;
+        let may_raise = self
+            .raised_at
+            .is_none_or(|at| at == now || now.millis_since(at) >= cold_start_ms);
+        let target = ask
+            .supply
+            .orderable(ask.supply.replace_lost(ceil_count(carry)));
+        let reason = Reason::GpuCeiling {
+            activity,
+            ceiling,
+            confirmed,
+        };
+        let want = (activity > ceiling && confirmed && may_raise).then_some(target);
+        Ceiling {
+            vote: vote(want, reason),
+            carry,
+            refuses_down: false,
+            idle,
+        }
+    }
+
+    /// Learns from one tick.
+    pub(super) fn note(
+        &mut self,
+        gpu: &Gpu,
+        ask: &Ask<'_>,
+        level: &Level,
+        step_ms: u64,
+        raised: bool,
+        now: Moment,
+    ) {
+        if raised {
+            self.raised_at = Some(now);
+        }
+        let Gpu::Fresh(sample) = gpu else {
+            self.full_ms = 0;
+            return;
+        };
+        let Some(activity) = activity(sample) else {
+            return;
+        };
+        if activity > ask.spec.gpu_ceiling && confirms(ask, level) {
+            self.full_ms = self.full_ms.saturating_add(step_ms);
+        } else {
+            self.full_ms = 0;
+        }
+        let rates = &ask.seen.rates;
+        let tokens = rates.generated.or(rates.finished);
+        if step_ms == 0 || !ask.seen.whole || ask.seen.live == 0 {
+            return;
+        }
+        let Some(tokens) = tokens else { return };
+        let (x, u) = (
+            compact(tokens / f64::from(ask.seen.live)),
+            compact(activity),
+        );
+        let keep = MEMORY_TICKS / (MEMORY_TICKS + 1.0);
+        for (sum, value) in [
+            (&mut self.n, 1.0),
+            (&mut self.x, x),
+            (&mut self.u, u),
+            (&mut self.xx, x * x),
+            (&mut self.xu, x * u),
+            (&mut self.uu, u * u),
+        ] {
+            *sum = *sum * keep + value;
+        }
+    }
+}
+
+/// The best counter of real activity that there is.
+fn activity(sample: &GpuSample) -> Option<f64> {
+    let counter = sample.sm.or(sample.tensor).or(sample.dram);
+    counter.filter(|activity| (0.0..=1.0).contains(activity))
+}
+
+fn at_limit(ask: &Ask<'_>) -> bool {
+    let limit = ask.seen.running_limit;
+    limit
+        .zip(ask.seen.running)
+        .is_some_and(|(limit, running)| running >= 0.9 * limit)
+}
+
+/// Demand agrees that the devices are full.
+fn confirms(ask: &Ask<'_>, level: &Level) -> bool {
+    let waits = ask.seen.waiting.is_some_and(|waiting| waiting > 0.0);
+    let works = level
+        .work
+        .zip(level.rho)
+        .is_some_and(|(work, rho)| work >= CONFIRMED_SHARE * rho * f64::from(ask.seen.live.max(1)));
+    waits || works
+}

@@ -1,0 +1,251 @@
+//! Rule 1: work demand holds the level.
+//!
+//! Must not look at queues: what waits leads in `queue`, the level follows what is demanded.
+
+mod learned;
+mod price;
+
+use super::members::Seen;
+use super::number::ceil_count;
+use super::supply::Supply;
+use super::window::Means;
+use super::{LevelSource, Profile, Reason, Rule, Spec, Vote, headroom};
+pub(super) use learned::{Figures, Learned};
+pub(super) use price::Price;
+
+/// Share of the fitted capacity that is trusted before anything was seen, and factor on the
+/// highest healthy rate seen (DESIGN: real engines bend where the fit has not been).
+const TRUST_UNSEEN: f64 = 0.6;
+const TRUST_BEYOND_SEEN: f64 = 1.3;
+/// Share of the fitted capacity that a single step down may count on, after twice the hold.
+pub(super) const TRUST_TRIAL: f64 = 0.85;
+/// Share of the in-flight reference that survivors of a step down may carry, until learned.
+const IN_FLIGHT_CARRY: f64 = 0.7;
+/// ±5 % noise on the inputs moves a need by at most 1.05/0.95.
+pub(super) const NOISE: f64 = 1.05 / 0.95;
+/// Work below this is none: one token in a quarter of an hour.
+const NO_WORK: f64 = 1e-6;
+
+/// What one tick gives the level to go by.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ask<'a> {
+    pub(super) spec: &'a Spec,
+    pub(super) seen: &'a Seen,
+    pub(super) supply: &'a Supply,
+    /// Means of the last minute.
+    pub(super) minute: Option<&'a Means>,
+    /// Means of the last quarter of it.
+    pub(super) recent: Option<&'a Means>,
+}
+
+/// The level of one tick.
+#[derive(Debug, Clone)]
+pub(super) struct Level {
+    pub(super) source: LevelSource,
+    /// Work demanded, replica-seconds per second.
+    pub(super) work: Option<f64>,
+    /// The same over the last seconds.
+    pub(super) recent_work: f64,
+    /// Of the work, what was served.
+    pub(super) served: f64,
+    pub(super) headroom: f64,
+    /// Utilisation trusted of a replica.
+    pub(super) rho: Option<f64>,
+    /// Engine seconds of one mean request.
+    pub(super) request_s: Option<f64>,
+    /// Replicas needed, unrounded, for raising.
+    pub(super) need: Option<f64>,
+    /// Replicas that would have carried this tick, unrounded; `None` when that is not known.
+    pub(super) carry: Option<f64>,
+    /// The same, trusting a single step with more.
+    pub(super) carry_trial: Option<f64>,
+    /// The count wanted.
+    pub(super) want: Option<u32>,
+    pub(super) reason: Reason,
+}
+
+impl Level {
+    pub(super) fn vote(&self) -> Vote {
+        Vote {
+            rule: Rule::Demand,
+            want: self.want,
+            reason: self.reason,
+        }
+    }
+
+    fn silent(source: LevelSource, reason: Reason) -> Level {
+        Level {
+            source,
+            work: None,
+            recent_work: 0.0,
+            served: 0.0,
+            headroom: 0.0,
+            rho: None,
+            request_s: None,
+            need: None,
+            carry: None,
+            carry_trial: None,
+            want: None,
+            reason,
+        }
+    }
+}
+
+/// Asks the best source that is in force.
+pub(super) fn ask(ask: &Ask<'_>, figures: &Figures, band: &Band) -> Level {
+    if ask.spec.target_in_flight.is_none()
+        && let Some(minute) = ask.minute
+        && let Some(price) = Price::of(ask, minute, figures)
+    {
+        return by_work(ask, minute, &price, figures, band);
+    }
+    by_in_flight(ask, figures, band)
+}
+
+fn by_work(ask: &Ask<'_>, minute: &Means, price: &Price, figures: &Figures, band: &Band) -> Level {
+    let work = price.demanded(minute);
+    let headroom = if work > NO_WORK {
+        headroom::at(work, figures.growth)
+    } else {
+        0.0
+    };
+    let trusted = match price.source {
+        LevelSource::CostModel => {
+            let seen = TRUST_BEYOND_SEEN * figures.healthy_rate;
+            price.rho.min(seen.max(TRUST_UNSEEN * price.rho))
+        }
+        // Measured at saturation, not extrapolated.
+        LevelSource::Saturation | LevelSource::InFlight | LevelSource::Unlearned => price.rho,
+    };
+    let trial = trusted.max(TRUST_TRIAL * price.rho);
+    let rho = if figures.trial { trial } else { trusted };
+    let load = work + headroom;
+    let need = load / rho;
+    Level {
+        source: price.source,
+        work: Some(work),
+        recent_work: ask.recent.map_or(work, |recent| price.demanded(recent)),
+        served: price.served(minute),
+        headroom,
+        rho: Some(rho),
+        request_s: price.request_s,
+        need: Some(need),
+        carry: Some(load / trusted),
+        carry_trial: Some(load / trial),
+        want: Some(band.count(need, ask.supply.base)),
+        reason: Reason::Work {
+            work,
+            headroom,
+            rho,
+            need,
+        },
+    }
+}
+
+/// In-flight requests: by the user's target, by a preset where the engine has nothing to learn
+/// from, else only to hold.
+fn by_in_flight(ask: &Ask<'_>, figures: &Figures, band: &Band) -> Level {
+    let preset = preset(ask.spec.profile);
+    let (source, per_replica) = match ask.spec.target_in_flight {
+        Some(target) => (LevelSource::InFlight, target),
+        None if ask.seen.live > 0 && !ask.seen.learnable => (LevelSource::InFlight, preset),
+        None => (LevelSource::Unlearned, preset),
+    };
+    let reference = match ask.spec.target_in_flight {
+        Some(target) => target,
+        None => figures.most_in_flight.unwrap_or(preset),
+    };
+    let mut level = Level::silent(source, Reason::Learning { rows: figures.rows });
+    let nothing_waits = ask.seen.waiting.is_none_or(|waiting| waiting <= 0.0);
+    level.carry = ask.seen.in_flight().map(|in_flight| {
+        let need = in_flight / (IN_FLIGHT_CARRY * reference.max(1.0));
+        if nothing_waits {
+            need
+        } else {
+            need.max(f64::from(ask.supply.base))
+        }
+    });
+    level.request_s = figures
+        .saturation
+        .and_then(|saturation| saturation.request_s());
+    if source == LevelSource::Unlearned {
+        return level;
+    }
+    let Some(minute) = ask.minute else {
+        return level;
+    };
+    let need = minute.in_flight / per_replica.max(f64::MIN_POSITIVE);
+    level.reason = Reason::InFlight {
+        in_flight: minute.in_flight,
+        per_replica,
+        need,
+    };
+    level.need = Some(need);
+    let count = band.count(need, ask.supply.base);
+    level.want = Some(if ask.spec.target_in_flight.is_some() {
+        count
+    } else {
+        // A preset is a guess: one replica a cold start, while it is put to the test.
+        figures.one_a_cold_start(count, ask.supply)
+    });
+    level
+}
+
+/// In-flight requests of one replica that are assumed until measured (eval.md 5.4: the best fixed
+/// targets were 4 for long prompts, 32 for chat; offline work fills what a batch holds).
+pub(super) fn preset(profile: Profile) -> f64 {
+    match profile {
+        Profile::Chat => 32.0,
+        Profile::LongContext => 4.0,
+        Profile::Batch => 64.0,
+    }
+}
+
+/// Keeps noise from taking back what was just let go, and from letting go what it just asked for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+pub(super) struct Band {
+    /// The count of the last release, and the largest need in the hold before it.
+    released: Option<(u32, f64)>,
+    /// The count of the last raise by the level, and the need that asked for it.
+    raised: Option<(u32, f64)>,
+}
+
+impl Band {
+    /// The count for a need: more than `base` only where the need is above it by more than noise.
+    fn count(&self, need: f64, base: u32) -> u32 {
+        let carried = match self.released {
+            Some((to, released_need)) if to == base => released_need * NOISE,
+            Some(_) | None => 0.0,
+        };
+        let count = ceil_count(need);
+        if need <= carried {
+            count.min(base)
+        } else {
+            count
+        }
+    }
+
+    /// The smallest count that may be released to, given the largest need of the hold.
+    pub(super) fn floor(&self, largest_need: f64) -> u32 {
+        let carried = ceil_count(largest_need);
+        match self.raised {
+            Some((to, need)) if carried < to && largest_need * NOISE > need => to,
+            Some(_) | None => carried,
+        }
+    }
+
+    pub(super) fn released(&mut self, to: u32, largest_need: f64) {
+        *self = Band {
+            released: Some((to, largest_need)),
+            raised: None,
+        };
+    }
+
+    pub(super) fn raised(&mut self, to: u32, need: Option<f64>) {
+        *self = Band {
+            released: None,
+            raised: need.map(|need| (to, need)),
+        };
+    }
+}

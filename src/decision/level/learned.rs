@@ -1,0 +1,232 @@
+//! What the level has learned of this workload, and the figures in force for one tick.
+//!
+//! Learning happens after a decision and takes effect at the next: deciding twice on the same
+//! input gives the same answer. Must not vote.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Ask, Band, Level};
+use crate::decision::Moment;
+use crate::decision::cost::CostModel;
+use crate::decision::headroom::Headroom;
+use crate::decision::number::{larger, seconds};
+use crate::decision::supply::Supply;
+use crate::decision::window::WINDOW_MS;
+
+/// Request lengths are averaged over ten minutes of traffic: several request durations.
+const LENGTHS_S: f64 = 600.0;
+/// Requests before a mean length is used.
+const LENGTHS_MIN: f64 = 5.0;
+/// By how much unfinished requests may lengthen the mean of the finished ones.
+const LENGTHS_STRETCH: f64 = 3.0;
+/// Saturation is believed after this long, and averaged over twice as long.
+const SATURATED_S: f64 = 30.0;
+/// The highest healthy rate fades over a day, so that an early misfit does not stay.
+const HEALTHY_MEMORY_S: f64 = 86_400.0;
+
+/// What is learned, between ticks.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(in crate::decision) struct Learned {
+    lengths: Lengths,
+    request_s: Option<f64>,
+    pub(in crate::decision) headroom: Headroom,
+    pub(in crate::decision) band: Band,
+    /// A single step down went beyond what had been seen, and nothing speaks against it yet.
+    pub(in crate::decision) trial: bool,
+    healthy_for_ms: u64,
+    healthy_rate: f64,
+    most_in_flight: Option<f64>,
+    running_limit: Option<f64>,
+    saturated_s: f64,
+    saturation: Saturation,
+    /// When a preset last raised the level.
+    stepped_at: Option<Moment>,
+}
+
+/// What was learned before this tick.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(in crate::decision) struct Figures {
+    /// Costs of the cost model, once usable.
+    pub(in crate::decision) costs: Option<[f64; 4]>,
+    /// Rows behind them, usable or not.
+    pub(in crate::decision) rows: f64,
+    /// Growth of work within a cold start, in √work.
+    pub(in crate::decision) growth: f64,
+    /// Highest work rate of a replica with no backlog and the SLO kept.
+    pub(in crate::decision) healthy_rate: f64,
+    /// Largest in-flight count of a replica while nothing waited.
+    pub(in crate::decision) most_in_flight: Option<f64>,
+    /// Most running requests of a replica: its own limit, or the highest seen with something waiting.
+    pub(in crate::decision) running_limit: Option<f64>,
+    /// Throughput of a replica at saturation.
+    pub(in crate::decision) saturation: Option<Saturation>,
+    /// Prompt and generated tokens of a mean request.
+    pub(in crate::decision) request: Option<(f64, f64)>,
+    /// Engine seconds of a mean request, as last priced.
+    pub(in crate::decision) request_s: Option<f64>,
+    /// A single step down went beyond what had been seen, and nothing speaks against it yet.
+    pub(in crate::decision) trial: bool,
+    /// A preset may raise the level now.
+    may_step: bool,
+}
+
+impl Figures {
+    /// `count`, but at most one replica beyond the spec, and that only once a cold start.
+    pub(super) fn one_a_cold_start(&self, count: u32, supply: &Supply) -> u32 {
+        let limit = if self.may_step {
+            supply.ordered.saturating_add(1)
+        } else {
+            0
+        };
+        count.min(limit.max(supply.base))
+    }
+}
+
+/// Throughput of one replica while requests waited for it, per second.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(in crate::decision) struct Saturation {
+    pub(in crate::decision) generated: Option<f64>,
+    pub(in crate::decision) finished: Option<f64>,
+}
+
+impl Saturation {
+    /// Engine seconds of one request.
+    pub(in crate::decision) fn request_s(&self) -> Option<f64> {
+        self.finished
+            .filter(|rate| *rate > 0.0)
+            .map(|rate| 1.0 / rate)
+    }
+}
+
+/// Fading sums from which the mean request follows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+struct Lengths {
+    prompt: f64,
+    generated: f64,
+    admitted: f64,
+    finished: f64,
+    finished_generated: f64,
+}
+
+impl Lengths {
+    fn note(&mut self, ask: &Ask<'_>, step_s: f64) {
+        let rates = &ask.seen.rates;
+        let keep = LENGTHS_S / (LENGTHS_S + step_s);
+        for (sum, rate) in [
+            (&mut self.prompt, rates.prompt),
+            (&mut self.generated, rates.generated),
+            (&mut self.admitted, rates.admitted),
+            (&mut self.finished, rates.finished),
+            (&mut self.finished_generated, rates.finished_generated),
+        ] {
+            *sum = *sum * keep + rate.unwrap_or(0.0) * step_s;
+        }
+    }
+
+    /// Prompt and generated tokens of a mean request. In a ramp the finished requests are the
+    /// short ones: tokens of all requests per finished one is the estimate that counts the
+    /// unfinished (the maximum likelihood under censoring), and errs to the long side; so it may
+    /// only stretch the mean of the finished ones.
+    fn of_a_request(&self) -> Option<(f64, f64)> {
+        if self.finished < LENGTHS_MIN || self.admitted < LENGTHS_MIN {
+            return None;
+        }
+        let of_all = self.generated / self.finished;
+        let of_finished = self.finished_generated / self.finished;
+        let generated = if of_finished > 0.0 {
+            of_all.clamp(of_finished, LENGTHS_STRETCH * of_finished)
+        } else {
+            of_all
+        };
+        Some((self.prompt / self.admitted, generated))
+    }
+}
+
+impl Learned {
+    /// The figures for the coming tick.
+    pub(in crate::decision) fn figures(
+        &self,
+        cost: &mut CostModel,
+        cold_start_ms: u64,
+        now: Moment,
+    ) -> Figures {
+        cost.refit();
+        Figures {
+            costs: cost.is_usable().then(|| cost.costs()),
+            rows: cost.rows(),
+            growth: self.headroom.growth(),
+            healthy_rate: self.healthy_rate,
+            most_in_flight: self.most_in_flight,
+            running_limit: self.running_limit,
+            saturation: (self.saturated_s >= SATURATED_S).then_some(self.saturation),
+            request: self.lengths.of_a_request(),
+            request_s: self.request_s,
+            trial: self.trial,
+            may_step: self
+                .stepped_at
+                .is_none_or(|at| now.millis_since(at) >= cold_start_ms),
+        }
+    }
+
+    /// A preset raised the level.
+    pub(in crate::decision) fn stepped(&mut self, now: Moment) {
+        self.stepped_at = Some(now);
+    }
+
+    /// Learns from one tick.
+    pub(in crate::decision) fn note(
+        &mut self,
+        ask: &Ask<'_>,
+        level: &Level,
+        step_ms: u64,
+        now: Moment,
+    ) {
+        let step_s = seconds(step_ms.min(WINDOW_MS));
+        let seen = ask.seen;
+        let n_live = f64::from(seen.live.max(1));
+        self.lengths.note(ask, step_s);
+        self.request_s = level.request_s.or(self.request_s);
+        let queued = seen.waiting.unwrap_or(0.0) + seen.stuck_waiting;
+        if let Some(work) = level.work.filter(|_| seen.whole) {
+            self.headroom.note(work, ask.supply.cold_start_ms, now);
+        }
+        let healthy = seen.whole && queued <= 0.0 && seen.slo_kept && seen.live > 0;
+        self.healthy_for_ms = if healthy {
+            self.healthy_for_ms.saturating_add(step_ms)
+        } else {
+            0
+        };
+        self.healthy_rate *= HEALTHY_MEMORY_S / (HEALTHY_MEMORY_S + step_s);
+        if self.healthy_for_ms >= WINDOW_MS {
+            self.healthy_rate = self.healthy_rate.max(level.served / n_live);
+        }
+        if healthy {
+            self.most_in_flight = larger(self.most_in_flight, seen.most_in_flight);
+        }
+        if !seen.slo_kept || queued >= n_live {
+            self.trial = false;
+        }
+        // A queue on every replica: what they do now is what they can do.
+        if seen.whole && seen.live > 0 && seen.frozen == 0 && queued >= n_live {
+            let share = step_s / (step_s + 2.0 * SATURATED_S);
+            let blend = |known: Option<f64>, rate: Option<f64>| {
+                let rate = rate?.max(0.0) / n_live;
+                Some(known.map_or(rate, |known| known + share * (rate - known)))
+            };
+            self.saturation = Saturation {
+                generated: blend(self.saturation.generated, seen.rates.generated),
+                finished: blend(self.saturation.finished, seen.rates.finished),
+            };
+            self.saturated_s += step_s;
+            let running = seen.running.map(|running| running / n_live);
+            self.running_limit = larger(self.running_limit, running);
+        }
+        if let Some(limit) = seen.running_limit {
+            self.running_limit = Some(limit / n_live);
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! What a token and a request cost in engine time, and how busy a replica may be.
+//!
+//! Must not remember anything: it is worked out anew each tick from what was learned.
+
+use super::learned::Figures;
+use super::{Ask, Means};
+use crate::decision::LevelSource;
+
+/// Utilisation that a replica is never planned below or above. Below 0.3 the targets cannot be met
+/// by more replicas either; above 0.95 waiting times grow without bound.
+const RHO_RANGE: (f64, f64) = (0.3, 0.95);
+/// Utilisation planned against a throughput that was measured at saturation.
+const RHO_SATURATION: f64 = 0.85;
+/// Share of the KV cache that residents may fill (costmodel.md 3).
+const KV_SHARE: f64 = 0.9;
+
+/// Prices in seconds of one replica's time.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::decision) struct Price {
+    pub(in crate::decision) source: LevelSource,
+    prompt_s: f64,
+    generated_s: f64,
+    finished_s: f64,
+    /// One mean request, where its length is known.
+    pub(in crate::decision) request_s: Option<f64>,
+    /// Utilisation that a replica can carry inside the SLO.
+    pub(in crate::decision) rho: f64,
+}
+
+impl Price {
+    /// The price by the cost model, else by the throughput measured at saturation.
+    pub(super) fn of(ask: &Ask<'_>, minute: &Means, figures: &Figures) -> Option<Price> {
+        if ask.seen.learnable
+            && let Some(costs) = figures.costs
+        {
+            return Some(by_cost_model(ask, minute, costs, figures));
+        }
+        let saturation = figures.saturation?;
+        let request_s = saturation.request_s();
+        let (generated_s, finished_s) = match saturation.generated.filter(|rate| *rate > 0.0) {
+            Some(rate) => (1.0 / rate, 0.0),
+            None => (0.0, request_s?),
+        };
+        Some(Price {
+            source: LevelSource::Saturation,
+            prompt_s: 0.0,
+            generated_s,
+            finished_s,
+            request_s,
+            rho: RHO_SATURATION,
+        })
+    }
+
+    /// Work served, replica-seconds per second.
+    pub(in crate::decision) fn served(&self, means: &Means) -> f64 {
+        means.prompt * self.prompt_s
+            + means.generated * self.generated_s
+            + means.finished * self.finished_s
+    }
+
+    /// Work demanded: what came, where that is more than what was served. Service equals capacity
+    /// at saturation and hides the rest.
+    pub(super) fn demanded(&self, means: &Means) -> f64 {
+        let arrived = self
+            .request_s
+            .map_or(0.0, |request_s| means.arrived * request_s);
+        self.served(means).max(arrived)
+    }
+}
+
+fn by_cost_model(ask: &Ask<'_>, minute: &Means, costs: [f64; 4], figures: &Figures) -> Price {
+    let [step_s, prompt_s, token_s, kv_s] = costs;
+    // KV use of one running request: what each of its tokens adds to a step.
+    let kv_each = if minute.running > 0.0 {
+        minute.kv_used / minute.running
+    } else {
+        0.0
+    };
+    let generated_s = token_s + kv_s * kv_each;
+    let lengths = figures.request;
+    let request_s = lengths.map(|(prompt, generated)| prompt * prompt_s + generated * generated_s);
+
+    // Little's law: step time at utilisation x is t0/(1-x), so it keeps the target up to 1-t0/target.
+    let tpot_s = crate::decision::number::seconds(ask.spec.slo_tpot_ms);
+    let by_latency = 1.0 - step_s / tpot_s;
+    // Residents = rate · length · step time must fit the KV cache and the engine's own limit.
+    let by_kv = if kv_each > 0.0 {
+        KV_SHARE / kv_each
+    } else {
+        f64::INFINITY
+    };
+    let residents = by_kv.min(figures.running_limit.unwrap_or(f64::INFINITY));
+    let by_residents = match lengths.zip(request_s) {
+        Some(((_, generated), request_s)) if residents.is_finite() && generated > 0.0 => {
+            let qw = residents / (generated * step_s.max(1e-6)) * request_s;
+            qw / (1.0 + qw)
+        }
+        Some(_) | None => 1.0,
+    };
+    Price {
+        source: LevelSource::CostModel,
+        prompt_s,
+        generated_s,
+        finished_s: 0.0,
+        request_s: request_s.filter(|request_s| *request_s > 0.0),
+        rho: by_latency.min(by_residents).clamp(RHO_RANGE.0, RHO_RANGE.1),
+    }
+}

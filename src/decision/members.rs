@@ -1,0 +1,367 @@
+//! The replicas' memory between ticks, and what the fresh ones say together.
+//!
+//! Turns counters into rates and gauges into live, frozen or stuck. Must not weigh demand.
+
+mod rates;
+
+use serde::{Deserialize, Serialize};
+
+use super::cost::CostModel;
+use super::number::{count_of, usable};
+use super::{Engine, EngineSample, Interval, Moment, Phase, Reading, Why};
+pub(super) use rates::Rates;
+
+/// A replica that turned ready less than this ago and has not answered yet is not silent.
+const WARM_UP_MS: u64 = 60_000;
+/// Work in flight and no counter that moved for this long, over at least [`FROZEN_SAMPLES`]: no
+/// engine step takes 30 s, so the engine hangs or its gauges are stuck.
+const FROZEN_MS: u64 = 30_000;
+const FROZEN_SAMPLES: u32 = 3;
+/// After this long, frozen gauges no longer speak for users who still wait: the default hold.
+const STUCK_MS: u64 = 600_000;
+/// Replicas that are remembered; KEDA's default maximum is 100.
+const MAX_MEMBERS: usize = 1_024;
+/// Shortest interval from which a rate is taken.
+const MIN_INTERVAL_MS: u64 = 100;
+
+/// What is remembered of each replica, in the observation's order.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(super) struct Members {
+    list: Vec<Member>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Member {
+    id: Box<str>,
+    /// When it was first seen starting, until it is ready.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    starting_since: Option<Moment>,
+    /// The newest sample.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    last: Option<EngineSample>,
+    /// Rates of the newest sample interval; `None` before there is one, and after a restart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    rates: Option<Rates>,
+    /// How long work has been in flight with no counter moving.
+    #[serde(default)]
+    flat_ms: u64,
+    #[serde(default)]
+    flat_samples: u32,
+}
+
+/// What the fresh, ready replicas say together.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Seen {
+    /// Replicas that should answer: ready, and not in their warm-up.
+    pub(super) expected: u32,
+    /// Of these, the ones with a fresh reading.
+    pub(super) answered: u32,
+    /// The most telling cause of a silence.
+    pub(super) why: Option<Why>,
+    /// Every ready replica is fresh and has rates.
+    pub(super) whole: bool,
+    /// Replicas that answer, are awake and not frozen.
+    pub(super) live: u32,
+    /// Replicas whose gauges say busy while nothing moves, not yet for long enough to be idle.
+    pub(super) frozen: u32,
+    /// The same for so long that their gauges count as stuck.
+    pub(super) stuck: u32,
+    /// Replicas that sleep.
+    pub(super) asleep: u32,
+    /// Requests waiting on live replicas.
+    pub(super) waiting: Option<f64>,
+    /// Requests waiting on frozen and stuck replicas.
+    pub(super) stuck_waiting: f64,
+    /// Requests running on live replicas.
+    pub(super) running: Option<f64>,
+    /// Sum and maximum of KV use over live replicas.
+    pub(super) kv_used: Option<f64>,
+    pub(super) kv_max: Option<f64>,
+    /// Sum of the engines' own limits of running requests, if all export one.
+    pub(super) running_limit: Option<f64>,
+    /// Largest in-flight count of one live replica.
+    pub(super) most_in_flight: Option<f64>,
+    /// Live replicas past their warm-up that have work below half of the waiting ones' mean.
+    pub(super) idle_beside_queue: u32,
+    /// Some rank of a data-parallel engine waits while another does not.
+    pub(super) rank_spread: bool,
+    /// Sums of the live replicas' rates.
+    pub(super) rates: Rates,
+    /// Every live replica exposes what the cost model is learned from.
+    pub(super) learnable: bool,
+    /// Sample time of the oldest fresh reading.
+    pub(super) oldest_at: Option<Moment>,
+    /// Age of the oldest fresh reading.
+    pub(super) age_ms: Option<u64>,
+    /// Mean time between tokens and to the first token were within the SLO, where known.
+    pub(super) slo_kept: bool,
+    /// A start that was seen to end: creation to ready, milliseconds.
+    pub(super) start_took_ms: Option<u64>,
+}
+
+impl Seen {
+    /// Requests in flight on live replicas.
+    pub(super) fn in_flight(&self) -> Option<f64> {
+        Some(self.running? + self.waiting.unwrap_or(0.0))
+    }
+
+    /// A counter moved, or live replicas have work in flight; `None` if neither can be read.
+    pub(super) fn worked(&self) -> Option<bool> {
+        let in_flight = self.in_flight().map(|count| count > 0.0);
+        let moved = self.rates.moved();
+        match (in_flight, moved) {
+            (None, None) => None,
+            (in_flight, moved) => Some(in_flight == Some(true) || moved == Some(true)),
+        }
+    }
+}
+
+impl Members {
+    /// Takes in one tick's engines: updates the memory, feeds the cost model, adds up.
+    pub(super) fn absorb(
+        &mut self,
+        engines: &[Engine],
+        slo: Slo,
+        cost: &mut CostModel,
+        now: Moment,
+    ) -> Seen {
+        self.align(engines);
+        let mut seen = Seen {
+            whole: true,
+            learnable: true,
+            slo_kept: true,
+            ..Seen::default()
+        };
+        let ready = count_of(engines.iter().filter(|e| e.phase == Phase::Ready).count());
+        for (member, engine) in self.list.iter_mut().zip(engines) {
+            match engine.phase {
+                Phase::Starting => {
+                    member.starting_since.get_or_insert(now);
+                }
+                Phase::NotReady | Phase::Terminating => {}
+                Phase::Ready => {
+                    if let Some(since) = member.starting_since.take() {
+                        let ready_at = now.minus_millis(engine.ready_ms.unwrap_or(0));
+                        seen.start_took_ms = Some(ready_at.millis_since(since));
+                    }
+                    member.read(engine, ready, slo, cost, &mut seen);
+                }
+            }
+        }
+        if seen.waiting.is_some_and(|waiting| waiting > 0.0) {
+            self.look_for_idle(engines, &mut seen);
+        }
+        seen.learnable &= seen.live > 0;
+        seen
+    }
+
+    /// Gives each engine its memory: in place when the same replicas are listed as before.
+    fn align(&mut self, engines: &[Engine]) {
+        let engines = engines.get(..MAX_MEMBERS).unwrap_or(engines);
+        let same = self.list.len() == engines.len()
+            && self
+                .list
+                .iter()
+                .zip(engines)
+                .all(|(member, engine)| member.id == engine.id);
+        if same {
+            return;
+        }
+        let mut old = std::mem::take(&mut self.list);
+        self.list = engines
+            .iter()
+            .map(
+                |engine| match old.iter().position(|member| member.id == engine.id) {
+                    Some(index) => old.swap_remove(index),
+                    None => Member::new(engine.id.clone()),
+                },
+            )
+            .collect();
+    }
+
+    /// Counts replicas that have little to do while others make requests wait.
+    fn look_for_idle(&self, engines: &[Engine], seen: &mut Seen) {
+        let live = || {
+            self.list.iter().zip(engines).filter(|(member, engine)| {
+                engine.phase == Phase::Ready
+                    && engine
+                        .ready_ms
+                        .is_none_or(|ready_ms| ready_ms >= WARM_UP_MS)
+                    && engine.reading.fresh().is_some()
+                    && member.flat_ms < FROZEN_MS
+            })
+        };
+        let (mut n_waiting, mut in_flight) = (0.0, 0.0);
+        for (member, _) in live() {
+            if member.waiting() > 0.0 {
+                n_waiting += 1.0;
+                in_flight += member.running();
+            }
+        }
+        if n_waiting > 0.0 {
+            let half = 0.5 * (in_flight / n_waiting).max(1.0);
+            let idle = live().filter(|(m, _)| m.waiting() <= 0.0 && m.running() < half);
+            seen.idle_beside_queue = count_of(idle.count());
+        }
+    }
+}
+
+/// The latency targets that tell a healthy interval.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Slo {
+    pub(super) ttft_s: f64,
+    pub(super) tpot_s: f64,
+}
+
+impl Member {
+    fn new(id: Box<str>) -> Member {
+        Member {
+            id,
+            starting_since: None,
+            last: None,
+            rates: None,
+            flat_ms: 0,
+            flat_samples: 0,
+        }
+    }
+
+    fn waiting(&self) -> f64 {
+        self.last
+            .and_then(|sample| usable(sample.waiting))
+            .unwrap_or(0.0)
+    }
+
+    fn running(&self) -> f64 {
+        self.last
+            .and_then(|sample| usable(sample.running))
+            .unwrap_or(0.0)
+    }
+
+    fn read(
+        &mut self,
+        engine: &Engine,
+        n_ready: u32,
+        slo: Slo,
+        cost: &mut CostModel,
+        seen: &mut Seen,
+    ) {
+        let (sample, age_ms) = match &engine.reading {
+            Reading::Fresh { value, age_ms } => (value, *age_ms),
+            Reading::Stale { why, .. } | Reading::Missing { why } => {
+                seen.whole = false;
+                let warming = self.last.is_none()
+                    && engine
+                        .ready_ms
+                        .is_some_and(|ready_ms| ready_ms < WARM_UP_MS);
+                if !warming {
+                    seen.expected += 1;
+                    seen.why = seen.why.max(Some(*why));
+                }
+                return;
+            }
+        };
+        seen.expected += 1;
+        seen.answered += 1;
+        self.take(sample, n_ready, cost);
+        self.add_to(sample, age_ms, slo, seen);
+    }
+
+    /// Moves on to a newer sample; the same sample again changes nothing.
+    fn take(&mut self, sample: &EngineSample, n_ready: u32, cost: &mut CostModel) {
+        let Some(before) = self.last else {
+            self.last = Some(*sample);
+            return;
+        };
+        let elapsed_ms = sample.at.millis_since(before.at);
+        if elapsed_ms < MIN_INTERVAL_MS {
+            return;
+        }
+        let known_rates = self.rates;
+        self.rates = Rates::between(&before, sample, elapsed_ms);
+        self.last = Some(*sample);
+        let Some(rates) = self.rates else {
+            self.flat_ms = 0;
+            self.flat_samples = 0;
+            return;
+        };
+        let busy = |sample: &EngineSample| {
+            usable(sample.running).unwrap_or(0.0) + usable(sample.waiting).unwrap_or(0.0) > 0.0
+        };
+        if busy(&before) && busy(sample) && rates.moved() == Some(false) {
+            self.flat_ms = self.flat_ms.saturating_add(elapsed_ms);
+            self.flat_samples = self.flat_samples.saturating_add(1);
+        } else {
+            self.flat_ms = 0;
+            self.flat_samples = 0;
+        }
+        // The first interval of a replica holds its warm-up (compilation, first graphs).
+        if known_rates.is_some()
+            && let Some(interval) = Interval::between(&before, sample)
+        {
+            cost.observe(&interval, f64::from(n_ready.max(1)));
+        }
+    }
+
+    fn frozen(&self) -> bool {
+        self.flat_ms >= FROZEN_MS && self.flat_samples >= FROZEN_SAMPLES
+    }
+
+    fn add_to(&self, sample: &EngineSample, age_ms: u64, slo: Slo, seen: &mut Seen) {
+        seen.age_ms = seen.age_ms.max(Some(age_ms));
+        seen.oldest_at = Some(
+            seen.oldest_at
+                .map_or(sample.at, |oldest| oldest.min(sample.at)),
+        );
+        if sample.asleep == Some(true) {
+            seen.asleep += 1;
+            return;
+        }
+        let (waiting, running) = (usable(sample.waiting), usable(sample.running));
+        if self.frozen() {
+            if self.flat_ms < STUCK_MS {
+                seen.frozen += 1;
+            } else {
+                seen.stuck += 1;
+            }
+            seen.stuck_waiting += waiting.unwrap_or(0.0);
+            // Readable and idle as far as its counters say; its gauges say nothing.
+            add(&mut seen.running, running.map(|_| 0.0));
+            return;
+        }
+        seen.live += 1;
+        add(&mut seen.waiting, waiting);
+        add(&mut seen.running, running);
+        if let Some(running) = running {
+            let in_flight = running + waiting.unwrap_or(0.0);
+            seen.most_in_flight = Some(seen.most_in_flight.unwrap_or(0.0).max(in_flight));
+        }
+        if let Some(kv) = usable(sample.kv_usage).map(|kv| kv.min(1.0)) {
+            add(&mut seen.kv_used, Some(kv));
+            seen.kv_max = Some(seen.kv_max.unwrap_or(0.0).max(kv));
+        }
+        let limit = usable(sample.max_running);
+        seen.running_limit = match (seen.live, seen.running_limit, limit) {
+            (1, _, limit) => limit,
+            (_, Some(sum), Some(limit)) => Some(sum + limit),
+            (_, None, _) | (_, _, None) => None,
+        };
+        seen.rank_spread |= sample.waiting_spread.is_some_and(|spread| spread > 0.0);
+        seen.learnable &= sample.steps.is_some() && sample.generated_tokens.is_some();
+        match &self.rates {
+            None => seen.whole = false,
+            Some(rates) => {
+                seen.slo_kept &= rates.ttft_s.is_none_or(|ttft| ttft <= slo.ttft_s)
+                    && rates.itl_s.is_none_or(|itl| itl <= slo.tpot_s);
+                seen.rates.add(rates);
+            }
+        }
+    }
+}
+
+/// Adds what is known; an unknown part leaves the sum as it is.
+fn add(sum: &mut Option<f64>, part: Option<f64>) {
+    if let Some(part) = part {
+        *sum = Some(sum.unwrap_or(0.0) + part);
+    }
+}

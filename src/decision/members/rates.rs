@@ -1,0 +1,120 @@
+//! Rates of one sample interval, and their sum over replicas.
+//!
+//! Must not make a rate out of a restart: a counter that went back starts a new baseline.
+
+use serde::{Deserialize, Serialize};
+
+use super::add;
+use crate::decision::EngineSample;
+use crate::decision::number::{seconds, usable};
+
+/// Per second; `None` where the engine does not expose the counter.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(in crate::decision) struct Rates {
+    /// Prompt tokens that cost work.
+    pub(in crate::decision) prompt: Option<f64>,
+    /// Generated tokens.
+    pub(in crate::decision) generated: Option<f64>,
+    /// Requests finished.
+    pub(in crate::decision) finished: Option<f64>,
+    /// Generated tokens of finished requests.
+    pub(in crate::decision) finished_generated: Option<f64>,
+    /// Requests that came: finished, plus the growth of what is in flight, plus refused.
+    pub(in crate::decision) arrived: Option<f64>,
+    /// Requests whose prompt was begun: finished plus the growth of what runs.
+    pub(in crate::decision) admitted: Option<f64>,
+    /// Engine steps.
+    pub(in crate::decision) steps: Option<f64>,
+    /// Preemptions.
+    pub(in crate::decision) preemptions: Option<f64>,
+    /// Mean time to first token of the interval, seconds; not summed.
+    pub(in crate::decision) ttft_s: Option<f64>,
+    /// Mean time between tokens of the interval, seconds; not summed.
+    pub(in crate::decision) itl_s: Option<f64>,
+}
+
+impl Rates {
+    /// Rates from one sample to the next; `None` if the engine started anew in between.
+    pub(super) fn between(
+        before: &EngineSample,
+        after: &EngineSample,
+        elapsed_ms: u64,
+    ) -> Option<Rates> {
+        if restarted(before, after) {
+            return None;
+        }
+        let per_second = 1.0 / seconds(elapsed_ms);
+        let rate = |counter: fn(&EngineSample) -> Option<f64>| {
+            Some((usable(counter(after))? - usable(counter(before))?) * per_second)
+        };
+        let mean = |sum: fn(&EngineSample) -> Option<f64>, n: fn(&EngineSample) -> Option<f64>| {
+            let n = rate(n).filter(|n| *n > 0.0)?;
+            Some(rate(sum)? / n)
+        };
+        let finished = rate(|sample| sample.finished);
+        let running = rate(|sample| sample.running);
+        let waiting = rate(|sample| sample.waiting).unwrap_or(0.0);
+        let rejected = rate(|sample| sample.rejected).unwrap_or(0.0);
+        Some(Rates {
+            prompt: rate(|sample| sample.prompt_tokens),
+            generated: rate(|sample| sample.generated_tokens),
+            finished,
+            finished_generated: rate(|sample| sample.finished_generated_tokens),
+            arrived: finished
+                .zip(running)
+                .map(|(done, grown)| done + grown + waiting + rejected),
+            admitted: finished.zip(running).map(|(done, grown)| done + grown),
+            steps: rate(|sample| sample.steps),
+            preemptions: rate(|sample| sample.preemptions),
+            ttft_s: mean(|sample| sample.ttft_sum_s, |sample| sample.ttft_count),
+            itl_s: mean(|sample| sample.itl_sum_s, |sample| sample.itl_count),
+        })
+    }
+
+    /// Whether any counter of work moved; `None` if there is none.
+    pub(in crate::decision) fn moved(&self) -> Option<bool> {
+        let counters = [self.steps, self.generated, self.prompt, self.finished];
+        let mut known = counters.iter().flatten().peekable();
+        known.peek()?;
+        Some(known.any(|rate| *rate > 0.0))
+    }
+
+    pub(super) fn add(&mut self, other: &Rates) {
+        add(&mut self.prompt, other.prompt);
+        add(&mut self.generated, other.generated);
+        add(&mut self.finished, other.finished);
+        add(&mut self.finished_generated, other.finished_generated);
+        add(&mut self.arrived, other.arrived);
+        add(&mut self.admitted, other.admitted);
+        add(&mut self.steps, other.steps);
+        add(&mut self.preemptions, other.preemptions);
+    }
+}
+
+/// A counter that went back, or another start time: nothing before it can be compared.
+fn restarted(before: &EngineSample, after: &EngineSample) -> bool {
+    const COUNTERS: [fn(&EngineSample) -> Option<f64>; 12] = [
+        |sample| sample.prompt_tokens,
+        |sample| sample.generated_tokens,
+        |sample| sample.finished,
+        |sample| sample.finished_generated_tokens,
+        |sample| sample.rejected,
+        |sample| sample.preemptions,
+        |sample| sample.steps,
+        |sample| sample.ttft_sum_s,
+        |sample| sample.ttft_count,
+        |sample| sample.itl_sum_s,
+        |sample| sample.itl_count,
+        |sample| sample.queue_time_count,
+    ];
+    let started_anew = match (before.started_at, after.started_at) {
+        (Some(before), Some(after)) => before != after,
+        (None, _) | (_, None) => false,
+    };
+    started_anew
+        || COUNTERS.iter().any(|counter| {
+            let pair = usable(counter(after)).zip(usable(counter(before)));
+            pair.is_some_and(|(after, before)| after < before)
+        })
+}

@@ -1,0 +1,219 @@
+//! Rule 2: queue depth leads.
+//!
+//! Gives an absolute target, so that the same shortage is never ordered twice. Must not hold
+//! anything: a queue that is gone has no say.
+
+use serde::{Deserialize, Serialize};
+
+use super::gpu::IdleGpu;
+use super::level::{Ask, Figures, Level};
+use super::members::Seen;
+use super::number::{ceil_count, seconds};
+use super::supply::Supply;
+use super::wake::Doorstep;
+use super::{Reason, Rule, Vote};
+
+/// Shortest time in which a backlog shall be cleared.
+const HORIZON_MIN_MS: u64 = 30_000;
+/// A queue that has stood for this long, while GPUs idle, is not cured by replicas.
+const STOOD_MS: u64 = 60_000;
+
+/// For how long something has been waiting, by fresh samples.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct QueueState {
+    stood_ms: u64,
+}
+
+/// What waits, and where.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Queue {
+    /// Requests waiting that replicas would cure, the gateway's included.
+    pub(super) waiting: f64,
+    /// Of these, the ones held by a gateway beyond what the engines have.
+    pub(super) at_gateway: f64,
+}
+
+impl Queue {
+    /// What waits at the engines, and at a gateway beyond what the engines have: a gateway may
+    /// count what it passed on, so only the surplus is surely held there.
+    pub(super) fn of(seen: &Seen, door: &Doorstep) -> Queue {
+        let in_flight = seen.in_flight().or(seen.waiting);
+        let at_gateway = match (door.queued, in_flight) {
+            (Some(queued), Some(in_flight)) => (queued - in_flight).max(0.0),
+            (None, _) | (_, None) => 0.0,
+        };
+        Queue {
+            waiting: seen.waiting.unwrap_or(0.0) + at_gateway,
+            at_gateway,
+        }
+    }
+
+    /// Requests waiting from which one more replica would be wanted now.
+    pub(super) fn up_at(&self, level: &Level, supply: &Supply, live: u32) -> Option<f64> {
+        if live == 0 {
+            return None;
+        }
+        let (Some(need), Some(request_s), Some(rho)) = (level.need, level.request_s, level.rho)
+        else {
+            return Some(f64::from(live) + 1.0);
+        };
+        let horizon_s = seconds(supply.cold_start_ms.max(HORIZON_MIN_MS));
+        let spare = (f64::from(supply.base) - need).max(0.0) * horizon_s;
+        let work = level.work.unwrap_or(0.0);
+        let cleared_s = (f64::from(supply.ready) * rho - work) * seconds(supply.cold_start_ms)
+            + rho * supply.head_start_s();
+        Some(((spare + cleared_s) / request_s).max(1.0).ceil())
+    }
+}
+
+impl QueueState {
+    /// Whether a queue has stood for a minute.
+    pub(super) fn stood(&self) -> bool {
+        self.stood_ms >= STOOD_MS
+    }
+
+    /// Moves on by one tick.
+    pub(super) fn note(&mut self, queue: &Queue, ask: &Ask<'_>, step_ms: u64) {
+        if queue.waiting + ask.seen.stuck_waiting <= 0.0 {
+            self.stood_ms = 0;
+        } else if ask.seen.answered > 0 {
+            // At least 1: that it waits now is remembered.
+            self.stood_ms = self.stood_ms.saturating_add(step_ms.max(1));
+        }
+    }
+
+    /// A single request a replica that waits in a single sample is the scheduler between two
+    /// steps, not a queue.
+    fn is_blip(&self, queue: &Queue, ask: &Ask<'_>) -> bool {
+        self.stood_ms == 0 && queue.waiting <= f64::from(ask.seen.live)
+    }
+
+    /// The vote for what waits.
+    pub(super) fn ask(
+        &self,
+        queue: &Queue,
+        ask: &Ask<'_>,
+        level: &Level,
+        figures: &Figures,
+        idle_gpu: Option<IdleGpu>,
+    ) -> Vote {
+        let (seen, supply) = (ask.seen, ask.supply);
+        let vote = |want, reason| Vote {
+            rule: Rule::Queue,
+            want,
+            reason,
+        };
+        let waiting = queue.waiting;
+        if waiting <= 0.0 {
+            let reason = if seen.stuck_waiting > 0.0 {
+                let replicas = seen.frozen + seen.stuck;
+                Reason::StuckQueue {
+                    waiting: seen.stuck_waiting,
+                    replicas,
+                }
+            } else {
+                Reason::Silent
+            };
+            return vote(None, reason);
+        }
+        let (target, reason) = match (level.need, level.request_s, level.rho) {
+            (Some(need), Some(request_s), Some(rho)) => {
+                backlog(ask, level, waiting, need, request_s, rho)
+            }
+            (None, _, _) | (_, None, _) | (_, _, None) => {
+                if self.is_blip(queue, ask) {
+                    return vote(None, Reason::Clears { waiting });
+                }
+                unlearned(ask, figures, waiting)
+            }
+        };
+        let Some(target) = target else {
+            return vote(None, reason);
+        };
+        if let Some(IdleGpu { busy }) = idle_gpu.filter(|_| self.stood()) {
+            return vote(Some(supply.base), Reason::NotServing { waiting, busy });
+        }
+        // Frozen replicas are in the count, but they serve nobody.
+        let target = target.saturating_add(seen.frozen);
+        if seen.idle_beside_queue > 0 && queue.at_gateway <= 0.0 {
+            let idle = seen.idle_beside_queue;
+            let one_more = supply.ready.saturating_add(1);
+            if target > one_more {
+                return vote(Some(one_more), Reason::Imbalance { waiting, idle });
+            }
+        }
+        vote(Some(supply.orderable(supply.replace_lost(target))), reason)
+    }
+}
+
+/// Learned: the level and what clears, within the horizon, the work that will be waiting when an
+/// order placed now could serve.
+fn backlog(
+    ask: &Ask<'_>,
+    level: &Level,
+    waiting: f64,
+    need: f64,
+    request_s: f64,
+    rho: f64,
+) -> (Option<u32>, Reason) {
+    let supply = ask.supply;
+    let cold_start_s = seconds(supply.cold_start_ms);
+    // While something waits, the last seconds tell a step sooner than the last minute.
+    let work = level.work.unwrap_or(0.0).max(level.recent_work);
+    let ready = f64::from(supply.ready.saturating_sub(ask.seen.frozen));
+    let waiting_s = waiting * request_s;
+    let growth_s = (work - ready * rho) * cold_start_s;
+    let work_s = waiting_s + growth_s - rho * supply.head_start_s();
+    if work_s <= 0.0 {
+        return (None, Reason::Clears { waiting });
+    }
+    let horizon_ms = supply.cold_start_ms.max(HORIZON_MIN_MS);
+    let need = need.max((work + level.headroom) / rho);
+    let target = ceil_count(need + work_s / seconds(horizon_ms));
+    (
+        Some(target),
+        Reason::Backlog {
+            waiting,
+            work_s,
+            horizon_ms,
+        },
+    )
+}
+
+/// Not learned: what the ready replicas do not finish in time needs others like them.
+fn unlearned(ask: &Ask<'_>, figures: &Figures, waiting: f64) -> (Option<u32>, Reason) {
+    let (seen, supply) = (ask.seen, ask.supply);
+    let ready = supply.ready.saturating_sub(seen.frozen);
+    let per_replica = match ask.spec.target_in_flight {
+        Some(target) => target,
+        None => seen.running.unwrap_or(0.0) / f64::from(ready.max(1)),
+    };
+    if per_replica <= 0.0 {
+        // Nothing runs, or it cannot be read: a replica's size is not known, so one more.
+        let reason = Reason::Waiting {
+            waiting,
+            cleared: 0.0,
+            per_replica: 0.0,
+        };
+        return (Some(ready.saturating_add(1)), reason);
+    }
+    let horizon_s = seconds(supply.cold_start_ms.max(HORIZON_MIN_MS));
+    let rate = figures
+        .saturation
+        .and_then(|saturation| saturation.finished)
+        .unwrap_or(0.0);
+    let cleared = (rate * f64::from(ready) * horizon_s).min(waiting);
+    let target = match ask.spec.target_in_flight {
+        Some(target) => ceil_count((seen.running.unwrap_or(0.0) + waiting) / target),
+        None => ready.saturating_add(ceil_count((waiting - cleared) / per_replica.max(1.0))),
+    };
+    (
+        Some(target),
+        Reason::Waiting {
+            waiting,
+            cleared,
+            per_replica,
+        },
+    )
+}

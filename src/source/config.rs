@@ -1,0 +1,238 @@
+//! The process's configuration of what it reads: Prometheus servers and wake sources.
+//!
+//! Opens nothing: shape and values only. Addresses and credentials stand here and nowhere else.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use serde::de::{self, Deserializer, Visitor};
+
+use super::client;
+use super::selector::LabelName;
+use super::wake::{Template, WakeKind};
+use crate::duration;
+
+const FASTEST_TIMEOUT_MS: u64 = 100;
+const SLOWEST_TIMEOUT_MS: u64 = 60_000;
+/// A third of the tick on which Prometheus is read (15 s).
+const DEFAULT_TIMEOUT_MS: u64 = 5_000;
+
+/// One Prometheus server, or whatever speaks its API.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PrometheusConfig {
+    /// `name`: what the rest of the configuration calls it.
+    pub name: String,
+    /// `url`: its base, below which `/api/v1/` stands; http or https, without credentials.
+    pub url: String,
+    /// `bearerTokenFile`: a file with the token to show, read again for each query. Default none.
+    pub bearer_token_file: Option<PathBuf>,
+    /// `caFile`: the only authority (PEM) that its certificate may come from. Default those of the
+    /// system.
+    pub ca_file: Option<PathBuf>,
+    /// `timeout`: deadline of one query, from 100 ms to 60 s. Default 5 s. In milliseconds.
+    #[serde(
+        rename = "timeout",
+        default = "default_timeout_ms",
+        deserialize_with = "millis"
+    )]
+    pub timeout_ms: u64,
+    /// `matchers`: label values that every engine and GPU series must have beside its namespace,
+    /// such as a cluster's name. Default none.
+    #[serde(default)]
+    pub matchers: BTreeMap<LabelName, String>,
+}
+
+impl PrometheusConfig {
+    /// Checks the values.
+    ///
+    /// # Errors
+    ///
+    /// The first [`Fault`].
+    pub fn validate(&self) -> Result<(), Fault> {
+        check_url("url", &self.url)?;
+        if !(FASTEST_TIMEOUT_MS..=SLOWEST_TIMEOUT_MS).contains(&self.timeout_ms) {
+            let value = duration::format_millis(self.timeout_ms);
+            return Err(Fault::new(
+                "timeout",
+                &value,
+                "a duration from 100ms to 60s",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// A place where demand can be seen while a workload has no replica: either a query to a
+/// configured Prometheus, or a metric on a gateway's own page.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct WakeSourceConfig {
+    /// `name`: what a trigger's `wakeSource` calls it.
+    pub name: String,
+    /// `kind`: what its number means.
+    pub kind: WakeKind,
+    /// `prometheus`: the name of a configured Prometheus.
+    pub prometheus: Option<String>,
+    /// `query`: PromQL for it. `{namespace}`, `{name}` and `{model}` inside a quoted matcher value
+    /// stand for the workload's own. An empty answer is no answer, so a series that exists only
+    /// while something waits needs its zero in the query, as in
+    /// `sum(queue{ns="{namespace}"}) or 0 * max(up{job="gateway"})`. A counter's series are best
+    /// left apart: in a sum, a gateway's pod that is gone looks like a restart.
+    pub query: Option<String>,
+    /// `url`: a gateway's metrics page.
+    pub url: Option<String>,
+    /// `metric`: the name of the series on it; those that match are summed.
+    pub metric: Option<String>,
+    /// `matchers`: label values that the series must have, with the same placeholders as `query`.
+    #[serde(default)]
+    pub matchers: BTreeMap<LabelName, String>,
+}
+
+impl WakeSourceConfig {
+    /// Checks the values.
+    ///
+    /// # Errors
+    ///
+    /// The first [`Fault`].
+    pub fn validate(&self) -> Result<(), Fault> {
+        self.plan().map(drop)
+    }
+
+    /// The Prometheus that it asks, if it asks one.
+    #[must_use]
+    pub fn prometheus_name(&self) -> Option<&str> {
+        self.prometheus.as_deref()
+    }
+
+    pub(super) fn plan(&self) -> Result<WakePlan, Fault> {
+        match (&self.prometheus, &self.query, &self.url, &self.metric) {
+            (Some(_), Some(query), None, None) => {
+                if !self.matchers.is_empty() {
+                    return Err(Fault::new(
+                        "matchers",
+                        "",
+                        "none beside `query`, which has its own",
+                    ));
+                }
+                Template::of_query(query)
+                    .map(WakePlan::Query)
+                    .map_err(|expected| Fault::new("query", query, expected))
+            }
+            (None, None, Some(url), Some(metric)) => {
+                check_url("url", url)?;
+                if !is_metric_name(metric) {
+                    return Err(Fault::new("metric", metric, "a metric's name"));
+                }
+                let matchers = self
+                    .matchers
+                    .iter()
+                    .map(|(label, value)| (label.clone(), Template::of_value(value)))
+                    .collect();
+                Ok(WakePlan::Page {
+                    url: url.clone(),
+                    metric: metric.clone(),
+                    matchers,
+                })
+            }
+            _ => {
+                let expected = "either `prometheus` and `query`, or `url` and `metric`";
+                Err(Fault::new(
+                    "prometheus",
+                    self.prometheus.as_deref().unwrap_or(""),
+                    expected,
+                ))
+            }
+        }
+    }
+}
+
+/// What a wake source's configuration comes to.
+#[derive(Debug)]
+pub(super) enum WakePlan {
+    /// A query.
+    Query(Template),
+    /// Series of a page.
+    Page {
+        url: String,
+        metric: String,
+        matchers: Vec<(LabelName, Template)>,
+    },
+}
+
+/// A wrong value.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{field}` is {value:?}: expected {expected}")]
+pub struct Fault {
+    /// The key.
+    pub field: String,
+    /// What stands there; credentials left out.
+    pub value: String,
+    /// What was expected.
+    pub expected: &'static str,
+}
+
+impl Fault {
+    fn new(field: &str, value: &str, expected: &'static str) -> Fault {
+        Fault {
+            field: field.to_owned(),
+            value: value.to_owned(),
+            expected,
+        }
+    }
+}
+
+const URL_EXPECTED: &str = "an http or https URL without credentials";
+
+fn check_url(field: &str, text: &str) -> Result<(), Fault> {
+    if client::parse_url(text).is_some() {
+        return Ok(());
+    }
+    // What stands before an @ may be a password.
+    let shown = if text.contains('@') {
+        "(credentials not shown)"
+    } else {
+        text
+    };
+    Err(Fault::new(field, shown, URL_EXPECTED))
+}
+
+fn is_metric_name(text: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b':';
+    !text.is_empty() && text.bytes().all(plain) && !text.starts_with(|c: char| c.is_ascii_digit())
+}
+
+fn default_timeout_ms() -> u64 {
+    DEFAULT_TIMEOUT_MS
+}
+
+/// A duration as YAML has it: a bare number of seconds, or text with a unit.
+fn millis<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    struct Text;
+    impl Visitor<'_> for Text {
+        type Value = u64;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a duration such as 90, 90s, 5m or 1h")
+        }
+
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<u64, E> {
+            duration::parse_millis(text)
+                .map_err(|_no_duration| E::invalid_value(de::Unexpected::Str(text), &self))
+        }
+
+        fn visit_u64<E: de::Error>(self, seconds: u64) -> Result<u64, E> {
+            self.visit_str(&seconds.to_string())
+        }
+
+        fn visit_f64<E: de::Error>(self, seconds: f64) -> Result<u64, E> {
+            self.visit_str(&seconds.to_string())
+        }
+    }
+    deserializer.deserialize_any(Text)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,231 @@
+//! A client of Prometheus's query API: instant and range queries, bounded and strictly decoded.
+//!
+//! Must not build queries from text of tenants (see `selector`) or give meaning to series.
+
+mod decode;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use reqwest::redirect::Policy;
+use reqwest::{Client, Response, StatusCode, Url};
+use tokio::io::AsyncReadExt as _;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use super::client::{self, Trust};
+use super::config::PrometheusConfig;
+use super::selector::{LabelName, NamespaceLabel, Namespaces, Query, Selector};
+use super::{Error, FileRole};
+use crate::decision::Moment;
+
+pub use decode::{Answer, Labels, Sample, Series};
+
+/// Most bytes of one answer. A series takes 300 to 500 bytes as JSON and a sample at least 14, so
+/// that at most 1.2 million samples of 16 bytes are held at once.
+pub const MAX_ANSWER_BYTES: u64 = 16 * 1024 * 1024;
+/// Most bytes that are read of an answer that reports a fault.
+const MAX_FAULT_BYTES: u64 = 64 * 1024;
+/// Most queries to one server at once, of the 20 that Prometheus runs for all its users.
+const MAX_CONCURRENT: usize = 8;
+/// Most bytes of a token; a Kubernetes service account's has about 1,000.
+const MAX_TOKEN_BYTES: u64 = 16 * 1024;
+const EXPECTED: &str = "an answer of the Prometheus query API";
+
+/// Asks one Prometheus; clones share connections and bounds.
+#[derive(Debug, Clone)]
+pub struct PrometheusClient {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    client: Client,
+    instant: Url,
+    range: Url,
+    token_file: Option<PathBuf>,
+    timeout_ms: u64,
+    matchers: BTreeMap<LabelName, String>,
+    turns: Semaphore,
+}
+
+impl PrometheusClient {
+    /// A client for a configured server.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BadAddress`] when its URL cannot be asked, [`Error::File`] when its CA file cannot
+    /// be used, [`Error::Setup`] when the HTTP client cannot be built.
+    pub fn new(config: &PrometheusConfig) -> Result<PrometheusClient, Error> {
+        let base = client::parse_url(&config.url).ok_or(Error::BadAddress)?;
+        let trust = match &config.ca_file {
+            Some(path) => Trust::File(path),
+            None if base.scheme() == "https" => Trust::System,
+            None => Trust::Nobody,
+        };
+        let connect_timeout = Duration::from_millis(config.timeout_ms);
+        Ok(PrometheusClient {
+            shared: Arc::new(Shared {
+                // A redirect could carry the token to another server.
+                client: client::build(trust, Policy::none(), MAX_CONCURRENT, connect_timeout)?,
+                instant: below(&base, "api/v1/query"),
+                range: below(&base, "api/v1/query_range"),
+                token_file: config.bearer_token_file.clone(),
+                timeout_ms: config.timeout_ms,
+                matchers: config.matchers.clone(),
+                turns: Semaphore::new(MAX_CONCURRENT),
+            }),
+        })
+    }
+
+    /// A selector within these namespaces and the server's configured matchers.
+    #[must_use]
+    pub fn selector(&self, namespaces: &Namespaces, label: NamespaceLabel) -> Selector {
+        let matchers = self.shared.matchers.iter();
+        matchers.fold(
+            Selector::within(namespaces, label),
+            |selector, (label, value)| selector.with(label, value),
+        )
+    }
+
+    /// Evaluates a query now: a vector or a scalar, or the matrix of a range selector, whose
+    /// samples keep their own timestamps.
+    ///
+    /// # Errors
+    ///
+    /// Any fault on the way, or of the query.
+    pub async fn instant(&self, query: &Query) -> Result<Answer, Error> {
+        self.ask(&self.shared.instant, &[("query", query.as_str())])
+            .await
+    }
+
+    /// Evaluates a query at each step of a span: a matrix.
+    ///
+    /// # Errors
+    ///
+    /// Any fault on the way, or of the query. Prometheus refuses more than 11,000 steps.
+    pub async fn range(
+        &self,
+        query: &Query,
+        from: Moment,
+        to: Moment,
+        step_ms: u64,
+    ) -> Result<Answer, Error> {
+        let step_ms = i64::try_from(step_ms).unwrap_or(i64::MAX);
+        let [from, to, step] = [from.0, to.0, step_ms].map(seconds);
+        let form = [
+            ("query", query.as_str()),
+            ("start", &from),
+            ("end", &to),
+            ("step", step.as_str()),
+        ];
+        self.ask(&self.shared.range, &form).await
+    }
+
+    async fn ask(&self, url: &Url, form: &[(&str, &str)]) -> Result<Answer, Error> {
+        let shared = &*self.shared;
+        let deadline_ms = shared.timeout_ms;
+        let _turn = shared.turns.acquire().await.expect("it is never closed");
+        // Prometheus should not go on with a query whose answer nobody waits for.
+        let give_up = format!("{deadline_ms}ms");
+        let mut request = shared
+            .client
+            .post(url.clone())
+            .header(ACCEPT, HeaderValue::from_static("application/json"))
+            .form(&[form, &[("timeout", &give_up)]].concat());
+        if let Some(path) = &shared.token_file {
+            request = request.header(AUTHORIZATION, bearer(path).await?);
+        }
+        let exchange = async {
+            let response = request
+                .send()
+                .await
+                .map_err(|error| client::classify(error, deadline_ms))?;
+            read_answer(response).await
+        };
+        timeout(Duration::from_millis(deadline_ms), exchange)
+            .await
+            .unwrap_or(Err(Error::Timeout { deadline_ms }))
+    }
+}
+
+async fn read_answer(mut response: Response) -> Result<Answer, Error> {
+    client::check_plain(&response, EXPECTED)?;
+    let status = response.status();
+    if status != StatusCode::OK {
+        // 401 and 403 come from whatever stands before Prometheus; their bodies say nothing typed.
+        client::check_authorized(status)?;
+        // What cannot be read only leaves the fault's kind to the status.
+        let body = read_whole(&mut response, MAX_FAULT_BYTES)
+            .await
+            .unwrap_or_default();
+        return Err(decode::fault(status.as_u16(), &body));
+    }
+    let content_type = response.headers().get(CONTENT_TYPE).map(client::media_type);
+    if !content_type.is_some_and(|essence| essence.eq_ignore_ascii_case("application/json")) {
+        return Err(Error::BadBody {
+            what: "of another content type",
+            expected: EXPECTED,
+        });
+    }
+    let body = read_whole(&mut response, MAX_ANSWER_BYTES).await?;
+    decode::answer(&body)
+}
+
+async fn read_whole(response: &mut Response, max_bytes: u64) -> Result<Vec<u8>, Error> {
+    let mut body = Vec::new();
+    let read = client::read_body(response, max_bytes, |chunk| {
+        body.extend_from_slice(chunk);
+        ControlFlow::<std::convert::Infallible>::Continue(())
+    });
+    match read.await? {
+        ControlFlow::Continue(_length) => Ok(body),
+    }
+}
+
+/// The token as it stands in its file now: a rotated one is used at once.
+async fn bearer(path: &Path) -> Result<HeaderValue, Error> {
+    let unusable = |source: Option<io::Error>| Error::File {
+        what: FileRole::Token,
+        expected: "one line with a bearer token",
+        source,
+    };
+    let read = async {
+        let mut text = String::new();
+        let file = tokio::fs::File::open(path).await?;
+        file.take(MAX_TOKEN_BYTES).read_to_string(&mut text).await?;
+        Ok(text)
+    };
+    let text = read.await.map_err(|error| unusable(Some(error)))?;
+    let token = text.trim();
+    if token.is_empty() || token.contains(char::is_whitespace) {
+        return Err(unusable(None));
+    }
+    let mut value =
+        HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_invalid| unusable(None))?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+fn below(base: &Url, path: &str) -> Url {
+    let mut url = base.clone();
+    url.set_path(&format!("{}/{path}", base.path().trim_end_matches('/')));
+    url
+}
+
+/// Milliseconds as Prometheus reads times and steps.
+fn seconds(millis: i64) -> String {
+    format!(
+        "{}.{:03}",
+        millis.div_euclid(1_000),
+        millis.rem_euclid(1_000)
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,304 @@
+//! Direct scrapes: one metrics page of one endpoint, handed on while it arrives.
+//!
+//! Must not parse the page, choose addresses, or schedule: jitter and the tick are the caller's.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use reqwest::header::{ACCEPT, CONNECTION, CONTENT_TYPE, HeaderValue};
+use reqwest::redirect::Policy;
+use reqwest::{Client, Response, Url};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout_at};
+
+use super::client::{self, KEEP_IDLE, Trust};
+use super::{Error, FileRole};
+use crate::inventory::Endpoint;
+use crate::signals::exposition::Format;
+
+/// vLLM's port where neither the trigger nor the pod names one.
+pub const DEFAULT_PORT: u16 = 8000;
+/// Where every engine of `signals` has its page.
+pub const DEFAULT_PATH: &str = "/metrics";
+
+const EXPECTED: &str = "a metrics page (text/plain or OpenMetrics)";
+/// The one format in which every client library leaves `:` in names as it is.
+const ACCEPTED: HeaderValue = HeaderValue::from_static("text/plain;version=0.0.4");
+
+/// Bounds of a [`Scraper`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// Deadline of one scrape, from connect to the body's last byte, in milliseconds. Default 2,000.
+    pub timeout_ms: u64,
+    /// Largest body, in bytes. Default 16 MiB: a vLLM page has 0.1 MB, a DCGM page of 16 GPUs 0.2 MB.
+    pub max_body_bytes: u64,
+    /// Most scrapes at once; others wait without using up their deadline. Default 256.
+    pub max_concurrent: usize,
+    /// Most endpoints whose connection is kept between scrapes; the others get a new one each time.
+    /// Default 512: with 256 scrapes at once this stays within the customary 1,024 descriptors.
+    pub max_kept_connections: usize,
+    /// The only authority (PEM) for https endpoints. Default: those of the system.
+    pub ca_file: Option<PathBuf>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            timeout_ms: 2_000,
+            max_body_bytes: 16 * 1024 * 1024,
+            max_concurrent: 256,
+            max_kept_connections: 512,
+            ca_file: None,
+        }
+    }
+}
+
+/// The address of one metrics page.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Target {
+    url: Url,
+}
+
+impl Target {
+    /// The page of an endpoint. For a pod, `port` and `path` (the trigger's) come before what the
+    /// pod declares, and then [`DEFAULT_PORT`] and [`DEFAULT_PATH`]; a URL stands as it is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BadAddress`] when a URL is none, is not http or https, or holds credentials.
+    pub fn new(
+        endpoint: &Endpoint,
+        port: Option<u16>,
+        path: Option<&str>,
+    ) -> Result<Target, Error> {
+        let parsed = match endpoint {
+            Endpoint::Url(text) => client::parse_url(text),
+            Endpoint::Pod { ip, port: declared } => {
+                let port = port.or(*declared).unwrap_or(DEFAULT_PORT);
+                client::parse_url(&format!("http://{}", SocketAddr::new(*ip, port)))
+            }
+        };
+        let mut url = parsed.ok_or(Error::BadAddress)?;
+        if let Endpoint::Pod { .. } = endpoint {
+            // Not `join`: to it a path such as `//host` is another host.
+            url.set_path(path.unwrap_or(DEFAULT_PATH));
+        }
+        Ok(Target { url })
+    }
+
+    /// The page's URL, without credentials by construction.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        self.url.as_str()
+    }
+}
+
+/// A page whose head has come and whose body has not been read. Holds its turn and its deadline.
+#[derive(Debug)]
+pub struct Page {
+    response: Response,
+    format: Format,
+    deadline: Instant,
+    deadline_ms: u64,
+    max_body_bytes: u64,
+    _turn: OwnedSemaphorePermit,
+}
+
+impl Page {
+    /// The dialect that the server says its body is in.
+    #[must_use]
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    /// Reads the body, handing each chunk to `sink` as it arrives; gives its length in bytes.
+    /// `sink` can break off, as a parser does that has seen enough; its value is then the answer.
+    ///
+    /// A body whose length was not announced can end early without an HTTP fault: only the page's
+    /// own end (a line feed, `# EOF`) tells, which is the parser's to check.
+    ///
+    /// # Errors
+    ///
+    /// Any fault on the way; what `sink` got until then is not a page.
+    pub async fn read<B>(
+        mut self,
+        sink: impl FnMut(&[u8]) -> ControlFlow<B>,
+    ) -> Result<ControlFlow<B, u64>, Error> {
+        let body = client::read_body(&mut self.response, self.max_body_bytes, sink);
+        timeout_at(self.deadline, body)
+            .await
+            .unwrap_or(Err(Error::Timeout {
+                deadline_ms: self.deadline_ms,
+            }))
+    }
+}
+
+/// Reads metrics pages; clones share connections and bounds.
+#[derive(Debug, Clone)]
+pub struct Scraper {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    plain: Client,
+    /// Made when first needed, because it may need the system's authorities.
+    secure: OnceLock<Option<Client>>,
+    turns: Arc<Semaphore>,
+    kept: Mutex<Kept>,
+    options: Options,
+}
+
+impl Scraper {
+    /// A scraper with these bounds.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::File`] when the CA file cannot be used, [`Error::Setup`] when the HTTP client
+    /// cannot be built.
+    pub fn new(options: Options) -> Result<Scraper, Error> {
+        let connect_timeout = Duration::from_millis(options.timeout_ms);
+        let secure = OnceLock::new();
+        if let Some(path) = &options.ca_file {
+            let client = client::build(Trust::File(path), redirects(), 1, connect_timeout)?;
+            secure.get_or_init(|| Some(client));
+        }
+        let plain = client::build(Trust::Nobody, redirects(), 1, connect_timeout)?;
+        Ok(Scraper {
+            shared: Arc::new(Shared {
+                plain,
+                secure,
+                turns: Arc::new(Semaphore::new(options.max_concurrent)),
+                kept: Mutex::new(Kept {
+                    cap: options.max_kept_connections,
+                    last_used: HashMap::new(),
+                }),
+                options,
+            }),
+        })
+    }
+
+    /// Asks for one page and waits for its head. The deadline runs from here, after the wait for a
+    /// turn, to the end of [`Page::read`].
+    ///
+    /// # Errors
+    ///
+    /// Any fault until the head has come, a head that does not announce a metrics page included.
+    pub async fn open(&self, target: &Target) -> Result<Page, Error> {
+        let shared = &*self.shared;
+        let client = shared.client(&target.url)?;
+        let turn = Arc::clone(&shared.turns)
+            .acquire_owned()
+            .await
+            .expect("it is never closed");
+        let mut request = client.get(target.url.clone()).header(ACCEPT, ACCEPTED);
+        if !shared.keeps(&target.url) {
+            request = request.header(CONNECTION, HeaderValue::from_static("close"));
+        }
+        let deadline_ms = shared.options.timeout_ms;
+        let deadline = Instant::now() + Duration::from_millis(deadline_ms);
+        let response = timeout_at(deadline, request.send())
+            .await
+            .map_err(|_elapsed| Error::Timeout { deadline_ms })?
+            .map_err(|error| client::classify(error, deadline_ms))?;
+        client::check_status(response.status())?;
+        client::check_plain(&response, EXPECTED)?;
+        let format = format(&response)?;
+        let max_body_bytes = shared.options.max_body_bytes;
+        Ok(Page {
+            response,
+            format,
+            deadline,
+            deadline_ms,
+            max_body_bytes,
+            _turn: turn,
+        })
+    }
+}
+
+impl Shared {
+    fn client(&self, url: &Url) -> Result<&Client, Error> {
+        if url.scheme() == "http" {
+            return Ok(&self.plain);
+        }
+        let connect_timeout = Duration::from_millis(self.options.timeout_ms);
+        self.secure
+            .get_or_init(|| client::build(Trust::System, redirects(), 1, connect_timeout).ok())
+            .as_ref()
+            .ok_or(Error::File {
+                what: FileRole::Ca,
+                expected: "one to be configured, since the system has no authorities",
+                source: None,
+            })
+    }
+
+    fn keeps(&self, url: &Url) -> bool {
+        // A panic while it was held would have left the map whole: each change is one call.
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.admit(url.authority(), Instant::now())
+    }
+}
+
+/// Once, and only to another path of the same server: vLLM sends `/metrics` to `/metrics/`.
+fn redirects() -> Policy {
+    Policy::custom(|attempt| {
+        let same_origin = |from: &Url| from.origin() == attempt.url().origin();
+        if attempt.previous().len() == 1 && attempt.previous().iter().all(same_origin) {
+            attempt.follow()
+        } else {
+            attempt.stop()
+        }
+    })
+}
+
+fn format(response: &Response) -> Result<Format, Error> {
+    // Without a type Prometheus reads the text format too; some exporters send none.
+    let Some(value) = response.headers().get(CONTENT_TYPE) else {
+        return Ok(Format::Text);
+    };
+    let essence = client::media_type(value);
+    if essence.eq_ignore_ascii_case("text/plain") {
+        Ok(Format::Text)
+    } else if essence.eq_ignore_ascii_case("application/openmetrics-text") {
+        Ok(Format::OpenMetrics)
+    } else {
+        Err(Error::BadBody {
+            what: "of another content type",
+            expected: EXPECTED,
+        })
+    }
+}
+
+/// Which servers' connections may be kept: the HTTP pool bounds them for each server only.
+#[derive(Debug)]
+struct Kept {
+    cap: usize,
+    // Invariant: at most `cap` entries; a server without an entry has no idle connection.
+    last_used: HashMap<Box<str>, Instant>,
+}
+
+impl Kept {
+    fn admit(&mut self, authority: &str, now: Instant) -> bool {
+        if let Some(last_used) = self.last_used.get_mut(authority) {
+            *last_used = now;
+            return true;
+        }
+        if self.last_used.len() >= self.cap {
+            // Twice: an entry counts from the scrape's start, the idle time from its end.
+            self.last_used
+                .retain(|_, last_used| now.duration_since(*last_used) < 2 * KEEP_IDLE);
+        }
+        let admitted = self.last_used.len() < self.cap;
+        if admitted {
+            self.last_used.insert(authority.into(), now);
+        }
+        admitted
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,174 @@
+//! Wake sources against a gateway's page and a Prometheus, as far as the wire goes.
+
+use super::*;
+use crate::decision::{Moment, WakeReading, Why};
+use crate::source::scrape::Options;
+use crate::source::tests::{Act, Server, ok};
+
+const LLM: Subject<'_> = Subject {
+    namespace: "team-a",
+    name: "llm",
+    model: Some("m"),
+};
+const OTHER: Subject<'_> = Subject {
+    namespace: "team-b",
+    name: "llm",
+    model: Some("m"),
+};
+
+fn source(yaml: &str, server: &Server) -> WakeSource {
+    let yaml = yaml.replace("SERVER", &format!("http://{}", server.address));
+    let config: WakeSourceConfig = serde_saphyr::from_str(&yaml).unwrap();
+    let prometheus = format!("{{name: main, url: 'http://{}'}}", server.address);
+    let prometheus = PrometheusClient::new(&serde_saphyr::from_str(&prometheus).unwrap()).unwrap();
+    let scraper = Scraper::new(Options::default()).unwrap();
+    WakeSource::new(&config, Some(&prometheus), &scraper).unwrap()
+}
+
+fn page_source(server: &Server) -> WakeSource {
+    source(
+        "{name: gw, kind: gauge, url: SERVER/metrics, metric: queue_size,
+          matchers: {ns: '{namespace}', model: '{model}'}}",
+        server,
+    )
+}
+
+fn queued(source: &WakeSource, read: &Result<Demand, Arc<Error>>) -> WakeReading {
+    let read = read.as_ref().map_err(|error| error.why());
+    WakeMemory::default().take(source.kind(), read, Moment(5))
+}
+
+fn held(queued: f64) -> WakeReading {
+    let last_arrival_at = (queued > 0.0).then_some(Moment(5));
+    WakeReading::Fresh {
+        queued,
+        last_arrival_at,
+    }
+}
+
+#[tokio::test]
+async fn a_page_is_read_once_and_gives_each_workload_its_own() {
+    let server = Server::page(
+        "# TYPE queue_size gauge\n\
+         queue_size{ns=\"team-a\",model=\"m\",prio=\"0\"} 2\n\
+         queue_size{ns=\"team-a\",model=\"m\",prio=\"1\"} 3\n\
+         queue_size{ns=\"team-a\",model=\"m2\"} 50\n\
+         queue_size{model=\"m\"} 50\n\
+         queue_size_total{ns=\"team-a\",model=\"m\"} 50\n",
+    )
+    .await;
+    let source = page_source(&server);
+    let read = source.read(&[LLM, OTHER]).await;
+    assert_eq!(server.requests().len(), 1);
+    assert_eq!(queued(&source, &read[0]), held(5.0));
+    assert_eq!(queued(&source, &read[1]), held(0.0));
+}
+
+#[tokio::test]
+async fn a_page_without_the_metric_or_cut_off_is_unknown() {
+    for (body, why) in [
+        ("other 1\n", Why::NoKnownSeries),
+        ("", Why::BadBody),
+        ("queue_size{ns=\"team-a\",model=\"m\"} 2", Why::BadBody),
+        ("<html>\n", Why::BadBody),
+    ] {
+        let server = Server::page(body).await;
+        let source = page_source(&server);
+        let read = source.read(&[LLM]).await;
+        assert_eq!(
+            queued(&source, &read[0]),
+            WakeReading::Unknown { why },
+            "{body:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_page_that_cannot_be_had_is_unknown_to_all() {
+    let server = Server::start(Act::AnswerAndClose(Vec::new())).await;
+    let read = page_source(&server).read(&[LLM, OTHER]).await;
+    for read in read {
+        assert_eq!(read.unwrap_err().why(), Why::Transport);
+    }
+}
+
+#[tokio::test]
+async fn a_query_is_asked_once_for_all_that_share_it() {
+    let body = r#"{"status":"success","data":{"resultType":"vector","result":[
+        {"metric":{"pod":"gw-1"},"value":[1,"2"]},{"metric":{"pod":"gw-2"},"value":[1,"1"]}]}}"#;
+    let server = Server::start(Act::Answer(ok("application/json", body))).await;
+    let yaml = "{name: gw, kind: gauge, prometheus: main, query: 'q{m=\"{model}\"}'}";
+    let source = source(yaml, &server);
+    let unnamed = Subject { model: None, ..LLM };
+    let read = source.read(&[LLM, unnamed, OTHER]).await;
+    assert_eq!(queued(&source, &read[0]), held(3.0));
+    assert_eq!(
+        queued(&source, &read[1]),
+        WakeReading::Unknown {
+            why: Why::AmbiguousTenant
+        }
+    );
+    assert_eq!(queued(&source, &read[2]), held(3.0));
+    let requests = server.requests();
+    let [request] = requests.as_slice() else {
+        panic!("{requests:?}")
+    };
+    assert!(request.contains("query=q%7Bm%3D%22m%22%7D&"), "{request}");
+}
+
+#[tokio::test]
+async fn f11_no_series_is_no_zero_and_a_scalar_is_a_value() {
+    for (result_type, result, expected) in [
+        (
+            "vector",
+            "[]",
+            WakeReading::Unknown {
+                why: Why::NoKnownSeries,
+            },
+        ),
+        ("scalar", r#"[1,"0"]"#, held(0.0)),
+        (
+            "vector",
+            r#"[{"metric":{},"value":[1,"NaN"]}]"#,
+            WakeReading::Unknown {
+                why: Why::Impossible,
+            },
+        ),
+    ] {
+        let body = format!(
+            r#"{{"status":"success","data":{{"resultType":"{result_type}","result":{result}}}}}"#
+        );
+        let server = Server::start(Act::Answer(ok("application/json", &body))).await;
+        let source = source(
+            "{name: gw, kind: gauge, prometheus: main, query: q}",
+            &server,
+        );
+        let read = source.read(&[LLM]).await;
+        assert_eq!(queued(&source, &read[0]), expected, "{result}");
+    }
+}
+
+#[tokio::test]
+async fn more_series_than_a_gateway_has_are_refused() {
+    let body: String = (0..=MAX_SERIES)
+        .map(|n| format!("queue{{n=\"{n}\"}} 0\n"))
+        .collect();
+    let server = Server::page(&body).await;
+    let source = source(
+        "{name: gw, kind: gauge, url: SERVER/metrics, metric: queue}",
+        &server,
+    );
+    let read = source.read(&[LLM]).await;
+    assert_eq!(read[0].as_ref().unwrap_err().why(), Why::TooLarge);
+}
+
+#[test]
+fn a_query_without_its_prometheus_is_refused() {
+    let yaml = "{name: gw, kind: gauge, prometheus: main, query: q}";
+    let config: WakeSourceConfig = serde_saphyr::from_str(yaml).unwrap();
+    let scraper = Scraper::new(Options::default()).unwrap();
+    assert!(matches!(
+        WakeSource::new(&config, None, &scraper),
+        Err(Error::BadAddress)
+    ));
+}

@@ -1,0 +1,84 @@
+//! What each trigger's decisions have learned: one state a trigger, shared with whoever saves it.
+//!
+//! Does no IO; `statedir` reads and writes files.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::decision::{Decision, Moment, Observation, Spec, State, decide};
+use crate::registry::{Tracker, TrackerKey};
+
+/// All states, by trigger.
+#[derive(Debug, Default)]
+pub struct States {
+    cells: Mutex<HashMap<TrackerKey, Arc<Cell>>>,
+}
+
+impl States {
+    /// The states of an earlier run, which hold every count until a whole hold of evidence stands.
+    #[must_use]
+    pub fn restored(saved: impl IntoIterator<Item = (TrackerKey, State)>) -> States {
+        let cells = saved
+            .into_iter()
+            .map(|(key, state)| (key, Arc::new(Cell(Mutex::new(state.restored())))))
+            .collect();
+        States { cells: Mutex::new(cells) }
+    }
+
+    /// The state of a trigger: its own, or what the trigger that it replaces has learned.
+    pub(super) fn of(&self, tracker: &Tracker) -> Arc<Cell> {
+        let mut cells = lock(&self.cells);
+        if let Some(own) = cells.get(&tracker.key) {
+            return Arc::clone(own);
+        }
+        let inherited = tracker.predecessor.as_ref().and_then(|key| cells.get(key));
+        let state = inherited.map(|cell| lock(&cell.0).clone()).unwrap_or_default();
+        let cell = Arc::new(Cell(Mutex::new(state)));
+        cells.insert(tracker.key.clone(), Arc::clone(&cell));
+        cell
+    }
+
+    /// Drops the state of a trigger that is no longer tracked.
+    pub(super) fn forget(&self, key: &TrackerKey) {
+        lock(&self.cells).remove(key);
+    }
+
+    /// A copy of every state, to be saved.
+    #[must_use]
+    pub fn snapshot(&self) -> Vec<(TrackerKey, State)> {
+        let cells = lock(&self.cells);
+        cells.iter().map(|(key, cell)| (key.clone(), lock(&cell.0).clone())).collect()
+    }
+}
+
+/// One trigger's state. Its lock is held for the microseconds of a decision or a copy.
+#[derive(Debug)]
+pub(super) struct Cell(Mutex<State>);
+
+/// A decision, and the state that it was made from if that was asked for.
+pub(super) struct Decided {
+    pub(super) decision: Decision,
+    pub(super) before: Option<State>,
+}
+
+impl Cell {
+    /// Decides and keeps the new state.
+    pub(super) fn decide(
+        &self,
+        keep_before: bool,
+        spec: &Spec,
+        observation: &Observation,
+        now: Moment,
+    ) -> Decided {
+        let mut state = lock(&self.0);
+        let before = keep_before.then(|| state.clone());
+        // A panic in the decision leaves the default: a new start, which moves nothing down.
+        let (decision, after) = decide(spec, std::mem::take(&mut state), observation, now);
+        *state = after;
+        Decided { decision, before }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
