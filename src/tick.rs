@@ -205,6 +205,7 @@ impl Follow {
             decision: Some(Arc::clone(&decision)),
             spec: Some(spec),
         });
+        tracker.observed.store(Some(observation));
         Some(decision.next_tick_ms)
     }
 
