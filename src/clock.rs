@@ -17,10 +17,7 @@ impl Clock {
     /// Anchors the clock to the wall clock, once.
     #[must_use]
     pub fn start() -> Clock {
-        Clock {
-            anchor: Instant::now(),
-            anchor_at: Moment(jiff::Timestamp::now().as_millisecond()),
-        }
+        Clock { anchor: Instant::now(), anchor_at: Moment(jiff::Timestamp::now().as_millisecond()) }
     }
 
     /// Now.

@@ -66,31 +66,11 @@ pub struct Permission {
 
 /// Every permission that [`run`] needs, for the manifests' role.
 pub const RBAC: &[Permission] = &[
-    Permission {
-        api_group: "keda.sh",
-        resource: "scaledobjects",
-        verbs: &["list", "watch"],
-    },
-    Permission {
-        api_group: "apps",
-        resource: "deployments",
-        verbs: &["list", "watch"],
-    },
-    Permission {
-        api_group: "apps",
-        resource: "statefulsets",
-        verbs: &["list", "watch"],
-    },
-    Permission {
-        api_group: "",
-        resource: "pods",
-        verbs: &["list", "watch"],
-    },
-    Permission {
-        api_group: "*",
-        resource: "*/scale",
-        verbs: &["get"],
-    },
+    Permission { api_group: "keda.sh", resource: "scaledobjects", verbs: &["list", "watch"] },
+    Permission { api_group: "apps", resource: "deployments", verbs: &["list", "watch"] },
+    Permission { api_group: "apps", resource: "statefulsets", verbs: &["list", "watch"] },
+    Permission { api_group: "", resource: "pods", verbs: &["list", "watch"] },
+    Permission { api_group: "*", resource: "*/scale", verbs: &["get"] },
 ];
 
 /// Why the cluster cannot be read.
@@ -126,15 +106,11 @@ pub async fn connect(kubeconfig: Option<&Path>) -> Result<kube::Client, Error> {
     let mut config = match kubeconfig {
         None => kube::Config::incluster().map_err(Error::InCluster)?,
         Some(path) => {
-            let wrong = |source| Error::Kubeconfig {
-                path: path.to_owned(),
-                source: Box::new(source),
-            };
+            let wrong =
+                |source| Error::Kubeconfig { path: path.to_owned(), source: Box::new(source) };
             let file = Kubeconfig::read_from(path).map_err(wrong)?;
             let options = KubeConfigOptions::default();
-            kube::Config::from_custom_kubeconfig(file, &options)
-                .await
-                .map_err(wrong)?
+            kube::Config::from_custom_kubeconfig(file, &options).await.map_err(wrong)?
         }
     };
     config.connect_timeout = Some(CONNECT_TIMEOUT);
@@ -159,11 +135,8 @@ pub async fn run(
     clock: Clock,
     cancel: CancellationToken,
 ) -> Result<(), Error> {
-    let namespaces: BTreeSet<Arc<str>> = options
-        .namespaces
-        .iter()
-        .map(|namespace| namespace.as_str().into())
-        .collect();
+    let namespaces: BTreeSet<Arc<str>> =
+        options.namespaces.iter().map(|namespace| namespace.as_str().into()).collect();
     let namespaces: Vec<Arc<str>> = namespaces.into_iter().collect();
     let mut world = world::World::new(namespaces.len().max(1));
     let mut updates = watch::updates(&client, &namespaces);

@@ -94,11 +94,7 @@ pub fn parse(text: &str) -> Result<Config, Error> {
     if faults.0.is_empty() { Ok(config) } else { Err(Error::Faults(faults.0)) }
 }
 
-fn check_names<'a>(
-    field: &str,
-    names: impl Iterator<Item = &'a String>,
-    faults: &mut Faults,
-) {
+fn check_names<'a>(field: &str, names: impl Iterator<Item = &'a String>, faults: &mut Faults) {
     let mut seen = BTreeSet::new();
     for (index, name) in names.enumerate() {
         if name.is_empty() || !seen.insert(name) {
@@ -130,7 +126,11 @@ fn check_references(config: &Config, faults: &mut Faults) {
     }
     for (name, wake) in &config.wake_sources {
         if let Err(fault) = wake.validate() {
-            faults.add(format!("wakeSources {name}: {}", fault.field), &fault.value, fault.expected);
+            faults.add(
+                format!("wakeSources {name}: {}", fault.field),
+                &fault.value,
+                fault.expected,
+            );
         }
         if let Some(prometheus) = wake.prometheus_name()
             && !is_prometheus(prometheus)

@@ -177,22 +177,15 @@ pub async fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome, Error> {
             write!(out, "{}", report.table(std::io::stdout().is_terminal()))?;
         }
     }
-    Ok(if report.all_passed() {
-        Outcome::Passed
-    } else {
-        Outcome::Failed
-    })
+    Ok(if report.all_passed() { Outcome::Passed } else { Outcome::Failed })
 }
 
 fn chosen_rules(only: &[String]) -> Result<Vec<&'static Rule>, Error> {
     let rules = checks::rules();
-    if let Some(unknown) = only
-        .iter()
-        .find(|id| !rules.iter().any(|rule| rule.id.eq_ignore_ascii_case(id)))
+    if let Some(unknown) =
+        only.iter().find(|id| !rules.iter().any(|rule| rule.id.eq_ignore_ascii_case(id)))
     {
-        return Err(Error::UnknownRule {
-            id: unknown.clone(),
-        });
+        return Err(Error::UnknownRule { id: unknown.clone() });
     }
     let is_chosen = |rule: &&'static Rule| {
         only.is_empty() || only.iter().any(|id| rule.id.eq_ignore_ascii_case(id))
@@ -207,12 +200,8 @@ async fn prepare(args: &Args, progress: &mut Progress) -> Result<Context, Error>
     let scaled_object = scaled_object(args);
     let faulty = faulty(args, &scaled_object);
     let tls = read_tls(args).await?;
-    let scaler = Scaler::new(&args.address, tls.as_ref(), scaled_object).map_err(|source| {
-        Error::Address {
-            address: args.address.clone(),
-            source,
-        }
-    })?;
+    let scaler = Scaler::new(&args.address, tls.as_ref(), scaled_object)
+        .map_err(|source| Error::Address { address: args.address.clone(), source })?;
     let unreachable = |failure: Failure| Error::Unreachable {
         address: args.address.clone(),
         why: failure.to_string(),
@@ -225,31 +214,17 @@ async fn prepare(args: &Args, progress: &mut Progress) -> Result<Context, Error>
     }
     progress.say("playing KEDA")?;
     let duration = args.duration.max(DURATION_MIN);
-    let transcript = rehearsal::play(&scaler, duration)
-        .await
-        .map_err(unreachable)?;
+    let transcript = rehearsal::play(&scaler, duration).await.map_err(unreachable)?;
     let spec_stream = SpecStream::probe(&connection, &scaler.scaled_object).await;
     let n_objects = usize::try_from(args.load).unwrap_or(usize::MAX);
-    Ok(Context {
-        scaler,
-        faulty,
-        n_objects,
-        transcript,
-        spec_stream,
-    })
+    Ok(Context { scaler, faulty, n_objects, transcript, spec_stream })
 }
 
 /// The reference that KEDA would send: with the address among the metadata.
 fn scaled_object(args: &Args) -> ScaledObjectRef {
     let mut scaler_metadata: HashMap<String, String> = args.metadata.iter().cloned().collect();
-    scaler_metadata
-        .entry("scalerAddress".to_owned())
-        .or_insert_with(|| args.address.clone());
-    ScaledObjectRef {
-        name: args.name.clone(),
-        namespace: args.namespace.clone(),
-        scaler_metadata,
-    }
+    scaler_metadata.entry("scalerAddress".to_owned()).or_insert_with(|| args.address.clone());
+    ScaledObjectRef { name: args.name.clone(), namespace: args.namespace.clone(), scaler_metadata }
 }
 
 fn faulty(args: &Args, good: &ScaledObjectRef) -> Option<Faulty> {
@@ -257,29 +232,15 @@ fn faulty(args: &Args, good: &ScaledObjectRef) -> Option<Faulty> {
     let metadata = &mut scaled_object.scaler_metadata;
     if !args.bad_metadata.is_empty() {
         metadata.extend(args.bad_metadata.iter().cloned());
-        let keys = args
-            .bad_metadata
-            .iter()
-            .map(|(key, _value)| key.clone())
-            .collect();
-        return Some(Faulty {
-            scaled_object,
-            keys,
-        });
+        let keys = args.bad_metadata.iter().map(|(key, _value)| key.clone()).collect();
+        return Some(Faulty { scaled_object, keys });
     }
     if args.metadata.is_empty() {
         return None;
     }
     metadata.retain(|key, _value| key == "scalerAddress");
-    let keys = args
-        .metadata
-        .iter()
-        .map(|(key, _value)| key.clone())
-        .collect();
-    Some(Faulty {
-        scaled_object,
-        keys,
-    })
+    let keys = args.metadata.iter().map(|(key, _value)| key.clone()).collect();
+    Some(Faulty { scaled_object, keys })
 }
 
 async fn read_tls(args: &Args) -> Result<Option<Tls>, Error> {
@@ -290,19 +251,13 @@ async fn read_tls(args: &Args) -> Result<Option<Tls>, Error> {
         (Some(certificate), Some(key)) => Some((read(certificate).await?, read(key).await?)),
         (None, _) | (_, None) => None,
     };
-    Ok(Some(Tls {
-        authority: read(authority).await?,
-        identity,
-    }))
+    Ok(Some(Tls { authority: read(authority).await?, identity }))
 }
 
 async fn read(path: &Path) -> Result<String, Error> {
     tokio::fs::read_to_string(path)
         .await
-        .map_err(|source| Error::File {
-            path: path.to_owned(),
-            source,
-        })
+        .map_err(|source| Error::File { path: path.to_owned(), source })
 }
 
 /// One line on standard error that says how far the run is, on a terminal only.
@@ -314,11 +269,7 @@ struct Progress {
 
 impl Progress {
     fn new(n_all: usize) -> Progress {
-        Progress {
-            is_shown: std::io::stderr().is_terminal(),
-            n_done: 0,
-            n_all,
-        }
+        Progress { is_shown: std::io::stderr().is_terminal(), n_done: 0, n_all }
     }
 
     fn step(&mut self, id: &str) -> Result<(), std::io::Error> {
@@ -344,9 +295,7 @@ impl Progress {
 fn key_and_value(text: &str) -> Result<(String, String), Error> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        Some(_) | None => Err(Error::KeyAndValue {
-            text: text.to_owned(),
-        }),
+        Some(_) | None => Err(Error::KeyAndValue { text: text.to_owned() }),
     }
 }
 

@@ -62,12 +62,9 @@ pub fn is_news(previous: Option<&Decision>, decision: &Decision) -> bool {
 /// The health without its counts, which move with each pod.
 fn cause(health: Health) -> Health {
     match health {
-        Health::Degraded { why, .. } => Health::Degraded {
-            since: Moment(0),
-            why,
-            answered: 0,
-            expected: 0,
-        },
+        Health::Degraded { why, .. } => {
+            Health::Degraded { since: Moment(0), why, answered: 0, expected: 0 }
+        }
         Health::Ok | Health::Starting | Health::NotYetObserved => health,
     }
 }
@@ -120,10 +117,7 @@ impl DecisionLog {
             Target::Stdout => PathBuf::from("-"),
             Target::File { path, .. } => path.clone(),
         };
-        let failed = |source| Error {
-            path: path.clone(),
-            source,
-        };
+        let failed = |source| Error { path: path.clone(), source };
         let mut sink = Sink::new(target);
         sink.open().map_err(failed)?;
         let (queue, records) = mpsc::channel(QUEUE);
@@ -137,13 +131,7 @@ impl DecisionLog {
                 end.send(()).ok();
             })
             .map_err(failed)?;
-        Ok((
-            DecisionLog {
-                queue: queue.clone(),
-                metrics,
-            },
-            Writer { queue, ended },
-        ))
+        Ok((DecisionLog { queue: queue.clone(), metrics }, Writer { queue, ended }))
     }
 
     /// Queues a line; drops and counts it if the queue is full.
@@ -168,9 +156,8 @@ fn write_all(mut records: mpsc::Receiver<Option<Box<Record>>>, mut sink: Sink, m
     let mut line = Vec::new();
     while let Some(Some(record)) = records.blocking_recv() {
         line.clear();
-        let written = serde_json::to_writer(&mut line, &record)
-            .map_err(io::Error::from)
-            .and_then(|()| {
+        let written =
+            serde_json::to_writer(&mut line, &record).map_err(io::Error::from).and_then(|()| {
                 line.push(b'\n');
                 if line.len() > MAX_LINE_BYTES {
                     return Err(io::Error::other(format!("line of {} bytes", line.len())));
@@ -178,11 +165,8 @@ fn write_all(mut records: mpsc::Receiver<Option<Box<Record>>>, mut sink: Sink, m
                 sink.write(&line)
             });
         // Readers follow the file: nothing stays in the buffer while no more is to come.
-        let written = if records.is_empty() {
-            written.and_then(|()| sink.flush())
-        } else {
-            written
-        };
+        let written =
+            if records.is_empty() { written.and_then(|()| sink.flush()) } else { written };
         match written {
             Ok(()) => failing = false,
             Err(error) => {
@@ -261,11 +245,7 @@ impl Sink {
 
 impl OpenFile {
     fn append(path: &Path) -> io::Result<OpenFile> {
-        let mut file = OpenOptions::new()
-            .read(true)
-            .append(true)
-            .create(true)
-            .open(path)?;
+        let mut file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
         let mut bytes = file.metadata()?.len();
         if bytes > 0 {
             // A line cut off by a crash stays one bad line and does not spoil the next one.
@@ -277,10 +257,7 @@ impl OpenFile {
                 bytes += 1;
             }
         }
-        Ok(OpenFile {
-            writer: BufWriter::new(file),
-            bytes,
-        })
+        Ok(OpenFile { writer: BufWriter::new(file), bytes })
     }
 }
 

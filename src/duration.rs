@@ -22,13 +22,9 @@ pub fn parse_millis(text: &str) -> Result<u64, Error> {
     let mut rest = text;
     let mut smallest_unit_ms = f64::INFINITY;
     while !rest.is_empty() {
-        let number_end = rest
-            .find(|c: char| !c.is_ascii_digit() && c != '.')
-            .unwrap_or(rest.len());
+        let number_end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
         let (number, tail) = rest.split_at(number_end);
-        let unit_end = tail
-            .find(|c: char| !c.is_ascii_alphabetic())
-            .unwrap_or(tail.len());
+        let unit_end = tail.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(tail.len());
         let (unit, tail) = tail.split_at(unit_end);
         let unit_ms = match unit {
             "ms" => 1.0,
@@ -63,13 +59,8 @@ pub fn parse_millis(text: &str) -> Result<u64, Error> {
 /// Writes a duration the way [`parse_millis`] reads it, in its two largest units.
 #[must_use]
 pub fn format_millis(millis: u64) -> String {
-    const UNITS: [(u64, &str); 5] = [
-        (86_400_000, "d"),
-        (3_600_000, "h"),
-        (60_000, "m"),
-        (1_000, "s"),
-        (1, "ms"),
-    ];
+    const UNITS: [(u64, &str); 5] =
+        [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"), (1, "ms")];
     let mut rest = millis;
     let mut parts = String::new();
     let mut n_parts = 0;
@@ -92,11 +83,7 @@ pub fn format_millis(millis: u64) -> String {
             break;
         }
     }
-    if parts.is_empty() {
-        "0s".to_owned()
-    } else {
-        parts
-    }
+    if parts.is_empty() { "0s".to_owned() } else { parts }
 }
 
 /// The text is no duration.

@@ -130,19 +130,13 @@ pub async fn run(args: &Args, out: &mut dyn Write) -> Result<(), Error> {
         .redirect(reqwest::redirect::Policy::none())
         .no_proxy()
         .build()
-        .map_err(|source| Error::Unreachable {
-            server: args.server.clone(),
-            source,
-        })?;
+        .map_err(|source| Error::Unreachable { server: args.server.clone(), source })?;
     let url = url(args)?;
     let mut last_seen = None;
     loop {
         let body = fetch(&client, &url, args).await?;
-        let snapshot: Snapshot =
-            serde_json::from_slice(&body).map_err(|source| Error::NotOurs {
-                server: args.server.clone(),
-                source,
-            })?;
+        let snapshot: Snapshot = serde_json::from_slice(&body)
+            .map_err(|source| Error::NotOurs { server: args.server.clone(), source })?;
         let seen = (snapshot.workload.version, snapshot.workload.answer);
         if last_seen != Some(seen) {
             if last_seen.is_some() && args.format == Format::Text {
@@ -184,9 +178,7 @@ pub struct NoWorkload;
 
 fn url(args: &Args) -> Result<reqwest::Url, Error> {
     let (namespace, name) = &args.workload;
-    let wrong = || Error::Server {
-        server: args.server.clone(),
-    };
+    let wrong = || Error::Server { server: args.server.clone() };
     let whole = if args.server.contains("://") {
         args.server.clone()
     } else {
@@ -197,10 +189,13 @@ fn url(args: &Args) -> Result<reqwest::Url, Error> {
     if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
         return Err(wrong());
     }
-    url.path_segments_mut()
-        .map_err(|()| wrong())?
-        .pop_if_empty()
-        .extend(["api", "v1", "workloads", namespace, name]);
+    url.path_segments_mut().map_err(|()| wrong())?.pop_if_empty().extend([
+        "api",
+        "v1",
+        "workloads",
+        namespace,
+        name,
+    ]);
     url.set_query(None);
     if let Some(trigger) = &args.trigger {
         url.query_pairs_mut().append_pair("trigger", trigger);
@@ -229,10 +224,7 @@ async fn fetch(
     if let Some(path) = &args.token_file {
         let token = tokio::fs::read_to_string(path)
             .await
-            .map_err(|source| Error::Token {
-                path: path.clone(),
-                source,
-            })?;
+            .map_err(|source| Error::Token { path: path.clone(), source })?;
         request = request.bearer_auth(token.trim());
     }
     // The URL may carry user and password; an error is printed.
@@ -252,14 +244,9 @@ async fn fetch(
     if status.is_success() {
         return Ok(body);
     }
-    let refusal: Refusal = serde_json::from_slice(&body).map_err(|source| Error::NotOurs {
-        server: server(),
-        source,
-    })?;
-    Err(Error::Refused {
-        message: refusal.error.message,
-        remedy: refusal.error.remedy,
-    })
+    let refusal: Refusal = serde_json::from_slice(&body)
+        .map_err(|source| Error::NotOurs { server: server(), source })?;
+    Err(Error::Refused { message: refusal.error.message, remedy: refusal.error.remedy })
 }
 
 #[cfg(test)]

@@ -21,10 +21,7 @@ impl WorkloadKey {
     /// A key from its parts.
     #[must_use]
     pub fn new(namespace: &str, name: &str) -> WorkloadKey {
-        WorkloadKey {
-            namespace: namespace.into(),
-            name: name.into(),
-        }
+        WorkloadKey { namespace: namespace.into(), name: name.into() }
     }
 }
 

@@ -120,16 +120,11 @@ const PROCESS: &[Described] = &[
 /// Every family of this module, for the README's table. The families of the RPCs are the gRPC
 /// part's own.
 pub fn described() -> impl Iterator<Item = Described> {
-    PROCESS
-        .iter()
-        .copied()
-        .chain(workloads::DESCRIBED.iter().copied())
+    PROCESS.iter().copied().chain(workloads::DESCRIBED.iter().copied())
 }
 
 fn help(name: &str) -> &'static str {
-    described()
-        .find(|family| family.name == name)
-        .map_or("", |family| family.help)
+    described().find(|family| family.name == name).map_or("", |family| family.help)
 }
 
 /// The handles that the parts of the process count with; cheap to clone.
@@ -225,9 +220,7 @@ impl Metrics {
     }
 
     fn register(&self, families: &mut Families) {
-        let build = Info::new(Build {
-            version: env!("CARGO_PKG_VERSION"),
-        });
+        let build = Info::new(Build { version: env!("CARGO_PKG_VERSION") });
         families.register("build", help("ghostscaler_build_info"), build);
         families.register_with_unit(
             "decision_duration",
@@ -242,11 +235,7 @@ impl Metrics {
             self.scrape.clone(),
         );
         let source_errors = self.source_errors.clone();
-        families.register(
-            "source_errors",
-            help("ghostscaler_source_errors_total"),
-            source_errors,
-        );
+        families.register("source_errors", help("ghostscaler_source_errors_total"), source_errors);
         families.register(
             "config_reloads",
             help("ghostscaler_config_reloads_total"),
@@ -258,11 +247,7 @@ impl Metrics {
             self.decision_log_dropped.clone(),
         );
         let state_saves = self.state_saves.clone();
-        families.register(
-            "state_saves",
-            help("ghostscaler_state_saves_total"),
-            state_saves,
-        );
+        families.register("state_saves", help("ghostscaler_state_saves_total"), state_saves);
     }
 }
 

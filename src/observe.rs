@@ -66,7 +66,13 @@ mod tests {
     use crate::inventory::WorkloadKey;
 
     fn member(id: &str, phase: Phase) -> Member {
-        Member { id: id.into(), phase, created_at: None, ready_at: Some(Moment(1_000)), endpoint: None }
+        Member {
+            id: id.into(),
+            phase,
+            created_at: None,
+            ready_at: Some(Moment(1_000)),
+            endpoint: None,
+        }
     }
 
     fn workload(counted: Counted, members: Vec<Member>) -> Workload {
@@ -92,11 +98,7 @@ mod tests {
     fn without_kubernetes_an_engine_that_answered_is_ready_and_the_rest_is_starting() {
         let members = vec![member("x", Phase::Ready), member("y", Phase::Ready)];
         let silent = |member: &Member| {
-            if &*member.id == "x" {
-                fresh(member)
-            } else {
-                Reading::Missing { why: Why::Refused }
-            }
+            if &*member.id == "x" { fresh(member) } else { Reading::Missing { why: Why::Refused } }
         };
         let seen = observe(
             &workload(Counted::ByAnswers, members),
@@ -122,12 +124,8 @@ mod tests {
     #[test]
     fn f14_series_of_a_terminating_pod_are_nobodys_load() {
         let members = vec![member("x", Phase::Terminating)];
-        let seen = observe(
-            &workload(Counted::ByKubernetes, members),
-            fresh,
-            Around::default(),
-            Moment(0),
-        );
+        let seen =
+            observe(&workload(Counted::ByKubernetes, members), fresh, Around::default(), Moment(0));
         assert_eq!(seen.engines[0].reading, Reading::Missing { why: Why::PodGone });
     }
 }

@@ -312,11 +312,7 @@ impl Registry {
     fn slot_for(&self, old: Option<&Slot>, workload: &Arc<Workload>, changed: &mut bool) -> Slot {
         let mut slot = match old {
             Some(old) => Slot { workload: Arc::clone(workload), ..old.clone() },
-            None => Slot {
-                workload: Arc::clone(workload),
-                variants: Arc::default(),
-                sole: None,
-            },
+            None => Slot { workload: Arc::clone(workload), variants: Arc::default(), sole: None },
         };
         if old.is_none_or(|old| old.workload.triggers != workload.triggers) {
             *changed = true;

@@ -53,14 +53,7 @@ impl Summary {
     #[must_use]
     pub fn exit_code(self) -> u8 {
         match self {
-            Summary {
-                unreadable: 1.., ..
-            }
-            | Summary {
-                same: 0,
-                different: 0,
-                ..
-            } => 2,
+            Summary { unreadable: 1.., .. } | Summary { same: 0, different: 0, .. } => 2,
             Summary { different: 1.., .. } => 1,
             Summary { .. } => 0,
         }
@@ -90,20 +83,13 @@ pub enum Error {
 /// When the log cannot be read or the result cannot be written; bad lines are no error but part of
 /// the result.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<Summary, Error> {
-    let failed = |source| Error::Read {
-        path: args.file.clone(),
-        source,
-    };
+    let failed = |source| Error::Read { path: args.file.clone(), source };
     let mut log: Box<dyn BufRead> = if args.file == Path::new("-") {
         Box::new(io::stdin().lock())
     } else {
         Box::new(BufReader::new(File::open(&args.file).map_err(failed)?))
     };
-    let mut printer = Printer {
-        out,
-        format: args.format,
-        n_printed: 0,
-    };
+    let mut printer = Printer { out, format: args.format, n_printed: 0 };
     let mut summary = Summary::default();
     let mut line = Vec::new();
     for number in 1_u64.. {
@@ -178,10 +164,7 @@ enum Verdict {
 
 impl Replayed {
     fn unreadable(error: String) -> Replayed {
-        Replayed {
-            workload: None,
-            verdict: Verdict::Unreadable { error },
-        }
+        Replayed { workload: None, verdict: Verdict::Unreadable { error } }
     }
 }
 
@@ -210,15 +193,8 @@ fn replay_line(line: &[u8]) -> Replayed {
         .strip_suffix(b"}")
         .and_then(|rest| rest.strip_suffix(replayed.as_slice()))
         .is_some_and(|rest| rest.ends_with(br#""decision":"#));
-    let verdict = if same {
-        Verdict::Same
-    } else {
-        difference(line, &replayed)
-    };
-    Replayed {
-        workload: Some(record.workload),
-        verdict,
-    }
+    let verdict = if same { Verdict::Same } else { difference(line, &replayed) };
+    Replayed { workload: Some(record.workload), verdict }
 }
 
 #[derive(serde::Deserialize)]
@@ -229,9 +205,7 @@ struct Versioned {
 /// The error without serde's own line number, which would be 1 on every line.
 fn parse_error(error: &serde_json::Error) -> String {
     let text = error.to_string();
-    let message = text
-        .split_once(" at line ")
-        .map_or(text.as_str(), |(message, _)| message);
+    let message = text.split_once(" at line ").map_or(text.as_str(), |(message, _)| message);
     format!("column {}: {message}", error.column())
 }
 
@@ -255,9 +229,7 @@ fn difference(line: &[u8], replayed: &[u8]) -> Verdict {
 fn first_difference(field: String, recorded: &Value, replayed: &Value) -> Option<Verdict> {
     match (recorded, replayed) {
         (Value::Object(left), Value::Object(right)) => {
-            let names = left
-                .keys()
-                .chain(right.keys().filter(|name| !left.contains_key(*name)));
+            let names = left.keys().chain(right.keys().filter(|name| !left.contains_key(*name)));
             names.into_iter().find_map(|name| {
                 let (left, right) = (left.get(name), right.get(name));
                 let (left, right) = (left.unwrap_or(&Value::Null), right.unwrap_or(&Value::Null));
@@ -299,29 +271,17 @@ impl Printer<'_> {
         let workload = replayed.workload.as_deref();
         match self.format {
             Format::Json => {
-                let before = if self.n_printed == 0 {
-                    "{\"lines\":[\n"
-                } else {
-                    ",\n"
-                };
+                let before = if self.n_printed == 0 { "{\"lines\":[\n" } else { ",\n" };
                 self.n_printed += 1;
                 self.out.write_all(before.as_bytes())?;
-                let line = JsonLine {
-                    line: number,
-                    workload,
-                    verdict: &replayed.verdict,
-                };
+                let line = JsonLine { line: number, workload, verdict: &replayed.verdict };
                 serde_json::to_writer(&mut *self.out, &line).map_err(io::Error::from)
             }
             Format::Text => {
                 let workload = workload.unwrap_or("?");
                 match &replayed.verdict {
                     Verdict::Same => writeln!(self.out, "line {number}: same ({workload})"),
-                    Verdict::Different {
-                        field,
-                        recorded,
-                        replayed,
-                    } => writeln!(
+                    Verdict::Different { field, recorded, replayed } => writeln!(
                         self.out,
                         "line {number}: different ({workload}) at {field}: recorded {recorded}, \
                          now {replayed}"
@@ -335,28 +295,19 @@ impl Printer<'_> {
     }
 
     fn end(&mut self, summary: Summary) -> io::Result<()> {
-        let Summary {
-            same,
-            different,
-            unreadable,
-        } = summary;
+        let Summary { same, different, unreadable } = summary;
         match self.format {
             Format::Json => {
-                let before = if self.n_printed == 0 {
-                    "{\"lines\":["
-                } else {
-                    ""
-                };
+                let before = if self.n_printed == 0 { "{\"lines\":[" } else { "" };
                 writeln!(
                     self.out,
                     "{before}],\"summary\":{{\"same\":{same},\"different\":{different},\
                      \"unreadable\":{unreadable}}}}}"
                 )
             }
-            Format::Text => writeln!(
-                self.out,
-                "{same} same, {different} different, {unreadable} unreadable"
-            ),
+            Format::Text => {
+                writeln!(self.out, "{same} same, {different} different, {unreadable} unreadable")
+            }
         }
     }
 }

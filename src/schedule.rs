@@ -143,9 +143,9 @@ impl Window {
         if next(&self.end, civil).is_some_and(|next_end| next_end < next_start) {
             return true;
         }
-        self.timezone.to_timestamp(next_start).is_ok_and(|start| {
-            Moment(start.as_millisecond()).millis_since(now) <= lead_ms
-        })
+        self.timezone
+            .to_timestamp(next_start)
+            .is_ok_and(|start| Moment(start.as_millisecond()).millis_since(now) <= lead_ms)
     }
 
     /// The latest civil time reached by `instant`: where the clock was put back, the civil times
@@ -179,8 +179,7 @@ fn next(crontab: &Crontab, civil: DateTime) -> Option<DateTime> {
 mod tests {
     use super::*;
 
-    const OFFICE: &str =
-        "start=0 8 * * 1-5; end=0 18 * * 1-5; timezone=Europe/Berlin; replicas=2";
+    const OFFICE: &str = "start=0 8 * * 1-5; end=0 18 * * 1-5; timezone=Europe/Berlin; replicas=2";
 
     fn at(text: &str) -> Moment {
         Moment(text.parse::<Timestamp>().unwrap().as_millisecond())

@@ -73,13 +73,9 @@ mod tests {
         let mut reloads = Reloads::listen().unwrap();
         let token = on_terminate().unwrap();
         send("HUP");
-        timeout(Duration::from_secs(10), reloads.next())
-            .await
-            .unwrap();
+        timeout(Duration::from_secs(10), reloads.next()).await.unwrap();
         assert!(!token.is_cancelled());
         send("TERM");
-        timeout(Duration::from_secs(10), token.cancelled())
-            .await
-            .unwrap();
+        timeout(Duration::from_secs(10), token.cancelled()).await.unwrap();
     }
 }

@@ -168,20 +168,12 @@ impl Error {
         match self {
             Error::Timeout { .. } => Why::Timeout,
             Error::Refused => Why::Refused,
-            Error::Tls(_)
-            | Error::File {
-                what: FileRole::Ca, ..
-            } => Why::Tls,
+            Error::Tls(_) | Error::File { what: FileRole::Ca, .. } => Why::Tls,
             Error::Transport(_) | Error::Incomplete { .. } | Error::Setup(_) => Why::Transport,
-            Error::Unauthorized { .. }
-            | Error::File {
-                what: FileRole::Token,
-                ..
-            } => Why::Unauthorized,
-            Error::Query {
-                fault: QueryFault::Timeout,
-                ..
-            } => Why::Timeout,
+            Error::Unauthorized { .. } | Error::File { what: FileRole::Token, .. } => {
+                Why::Unauthorized
+            }
+            Error::Query { fault: QueryFault::Timeout, .. } => Why::Timeout,
             Error::HttpStatus { .. } | Error::Query { .. } => Why::HttpStatus,
             Error::NoNamespace | Error::AmbiguousTenant | Error::NoModel => Why::AmbiguousTenant,
             Error::BadBody { .. } => Why::BadBody,

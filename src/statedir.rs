@@ -134,15 +134,10 @@ impl StateDir {
     ///
     /// When it cannot be created or written to: better told at the start than five minutes later.
     pub fn open(dir: &Path) -> Result<StateDir, Error> {
-        let failed = |source| Error::Directory {
-            path: dir.to_owned(),
-            source,
-        };
+        let failed = |source| Error::Directory { path: dir.to_owned(), source };
         fs::create_dir_all(dir).map_err(failed)?;
         File::create(dir.join(NEW_FILE)).map_err(failed)?;
-        Ok(StateDir {
-            dir: dir.to_owned(),
-        })
+        Ok(StateDir { dir: dir.to_owned() })
     }
 
     /// Reads what was saved. Never fails: what cannot be used is set aside with a warning.
@@ -174,23 +169,15 @@ impl StateDir {
         states: impl IntoIterator<Item = (&'a TrackerKey, &'a State)>,
     ) -> Result<u64, Error> {
         let (path, new_path) = (self.dir.join(FILE), self.dir.join(NEW_FILE));
-        let failed = |source| Error::Write {
-            path: path.clone(),
-            source,
-        };
+        let failed = |source| Error::Write { path: path.clone(), source };
         let file = File::create(&new_path).map_err(failed)?;
         let mut writer = Checked::new(BufWriter::new(file));
         let bytes = write(&mut writer, now, states).map_err(failed)?;
-        let file = writer
-            .inner
-            .into_inner()
-            .map_err(|error| failed(error.into_error()))?;
+        let file = writer.inner.into_inner().map_err(|error| failed(error.into_error()))?;
         file.sync_all().map_err(failed)?;
         fs::rename(&new_path, &path).map_err(failed)?;
         // The rename itself must survive a power cut too.
-        File::open(&self.dir)
-            .and_then(|dir| dir.sync_all())
-            .map_err(failed)?;
+        File::open(&self.dir).and_then(|dir| dir.sync_all()).map_err(failed)?;
         Ok(bytes)
     }
 
@@ -210,10 +197,7 @@ impl StateDir {
                 "saved state not used and not set aside; the next save replaces it"
             ),
         }
-        Restored {
-            damage: Some(damage),
-            ..Restored::default()
-        }
+        Restored { damage: Some(damage), ..Restored::default() }
     }
 }
 
@@ -222,25 +206,14 @@ fn write<'a, W: Write>(
     now: Moment,
     states: impl IntoIterator<Item = (&'a TrackerKey, &'a State)>,
 ) -> io::Result<u64> {
-    writer.line(&Header {
-        ghostscaler_state: VERSION,
-        saved_at: now,
-    })?;
+    writer.line(&Header { ghostscaler_state: VERSION, saved_at: now })?;
     let mut trackers = 0;
     for (key, state) in states {
         let WorkloadKey { namespace, name } = &key.workload;
-        writer.line(&EntryOut {
-            namespace,
-            name,
-            trigger: key.trigger,
-            state,
-        })?;
+        writer.line(&EntryOut { namespace, name, trigger: key.trigger, state })?;
         trackers += 1;
     }
-    writer.line(&Footer {
-        trackers,
-        checksum: writer.checksum,
-    })?;
+    writer.line(&Footer { trackers, checksum: writer.checksum })?;
     Ok(writer.n_bytes)
 }
 
@@ -251,9 +224,7 @@ fn read(mut file: impl BufRead) -> Result<Restored, Damage> {
     let mut ended = false;
     loop {
         line.clear();
-        let read = (&mut file)
-            .take(MAX_LINE_BYTES)
-            .read_until(b'\n', &mut line);
+        let read = (&mut file).take(MAX_LINE_BYTES).read_until(b'\n', &mut line);
         match read {
             Err(error) => return Err(Damage::Unreadable(error.kind())),
             Ok(0) if ended => return Ok(restored),
@@ -275,13 +246,7 @@ fn read(mut file: impl BufRead) -> Result<Restored, Damage> {
             restored.saved_at = Some(header.saved_at);
         } else if let Ok(entry) = serde_json::from_slice::<EntryIn>(&line) {
             let workload = WorkloadKey::new(&entry.namespace, &entry.name);
-            restored.states.push((
-                TrackerKey {
-                    workload,
-                    trigger: entry.trigger,
-                },
-                entry.state,
-            ));
+            restored.states.push((TrackerKey { workload, trigger: entry.trigger }, entry.state));
         } else {
             let footer: Footer =
                 serde_json::from_slice(&line).map_err(|_no_footer| Damage::Line(number))?;
@@ -305,12 +270,7 @@ struct Checked<W> {
 
 impl<W: Write> Checked<W> {
     fn new(inner: W) -> Checked<W> {
-        Checked {
-            inner,
-            checksum: FNV_OFFSET,
-            n_bytes: 0,
-            line: Vec::new(),
-        }
+        Checked { inner, checksum: FNV_OFFSET, n_bytes: 0, line: Vec::new() }
     }
 
     fn line(&mut self, content: &impl Serialize) -> io::Result<()> {
@@ -329,9 +289,7 @@ const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
 /// FNV-1a, 64 bits: the file guards against a torn write and a flipped bit, not against somebody
 /// who can write to the directory, so five lines do what a crate would.
 fn fnv(hash: u64, bytes: &[u8]) -> u64 {
-    bytes.iter().fold(hash, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(FNV_PRIME)
-    })
+    bytes.iter().fold(hash, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(FNV_PRIME))
 }
 
 #[cfg(test)]

@@ -44,13 +44,9 @@ pub enum Error {
 ///
 /// When the directive cannot be parsed or a subscriber is already in place.
 pub fn init(format: Format, directive: &str) -> Result<(), Error> {
-    let filter = EnvFilter::try_new(directive).map_err(|source| Error::Filter {
-        directive: directive.to_owned(),
-        source,
-    })?;
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr);
+    let filter = EnvFilter::try_new(directive)
+        .map_err(|source| Error::Filter { directive: directive.to_owned(), source })?;
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match format {
         Format::Text => builder.finish().try_init(),
         Format::Json => builder.json().flatten_event(true).finish().try_init(),
@@ -91,10 +87,7 @@ mod tests {
     #[test]
     fn a_chain_shows_every_source_once() {
         let error = Outer(Inner(std::io::Error::other("disk full")));
-        assert_eq!(
-            ErrorChain(&error).to_string(),
-            "outer failed: inner failed: disk full"
-        );
+        assert_eq!(ErrorChain(&error).to_string(), "outer failed: inner failed: disk full");
     }
 
     #[test]

@@ -21,8 +21,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
 use crate::clock::Clock;
-use crate::declog::{DecisionLog, is_news};
-use crate::decision::{Decision, Health, Moment, Spec, Wake};
+use crate::decision::{Decision, Health, Moment, Spec};
+use crate::declog::{self, DecisionLog, Record, is_news};
 use crate::inventory::Workload;
 use crate::metrics::Metrics;
 use crate::observe::{Around, observe};
@@ -196,7 +196,16 @@ impl Follow {
         if let (Some(log), Some(before)) = (&parts.log, decided.before)
             && is_news(previous.decision.as_deref(), &decision)
         {
-            log.offer(tracker.record(&spec, before, &observation, now, &decision));
+            log.offer(Record {
+                version: declog::VERSION,
+                workload: tracker.key.workload.to_string(),
+                trigger: format!("{:016x}", tracker.key.trigger),
+                spec: Arc::clone(&spec),
+                state: before,
+                observation: Arc::clone(&observation),
+                now,
+                decision: Arc::clone(&decision),
+            });
         }
         tracker.publish(Published {
             version: previous.version + 1,
@@ -229,10 +238,8 @@ impl Follow {
 const UNSEEN_COLD_START_MS: u64 = 180_000;
 
 fn spec(tracker: &Tracker, workload: &Workload, upstreams: &Upstreams) -> Spec {
-    let context = Context {
-        default_source: SourceKind::Pods,
-        wake_sources: upstreams.wake_source_names(),
-    };
+    let context =
+        Context { default_source: SourceKind::Pods, wake_sources: upstreams.wake_source_names() };
     tracker.policy.spec(workload, context)
 }
 

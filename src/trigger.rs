@@ -44,9 +44,7 @@ pub const FROM_ENV: &str = "FromEnv";
 /// # Errors
 ///
 /// Every fault of the metadata at once, in the order of the keys.
-pub fn parse<'a>(
-    metadata: impl IntoIterator<Item = (&'a str, &'a str)>,
-) -> Result<Policy, Faults> {
+pub fn parse<'a>(metadata: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Policy, Faults> {
     let mut entries = Vec::new();
     let mut bytes = 0_usize;
     for (key, value) in metadata {

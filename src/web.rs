@@ -70,10 +70,7 @@ struct Shared {
 
 /// All routes. Every connection must carry its peer, as [`serve`] sees to.
 pub fn router(api: Api) -> Router {
-    let shared = Arc::new(Shared {
-        api,
-        page: Semaphore::new(1),
-    });
+    let shared = Arc::new(Shared { api, page: Semaphore::new(1) });
     Router::new()
         .route("/metrics", get(metrics_page))
         .route("/livez", get(livez))
@@ -91,10 +88,8 @@ async fn livez(State(shared): State<Arc<Shared>>) -> Response {
     if hung.is_empty() {
         return "ok\n".into_response();
     }
-    let hung: Vec<String> = hung
-        .iter()
-        .map(|(name, age_ms)| format!("{name} loop hangs for {age_ms} ms\n"))
-        .collect();
+    let hung: Vec<String> =
+        hung.iter().map(|(name, age_ms)| format!("{name} loop hangs for {age_ms} ms\n")).collect();
     (StatusCode::SERVICE_UNAVAILABLE, hung.concat()).into_response()
 }
 
@@ -102,11 +97,7 @@ async fn readyz(State(shared): State<Arc<Shared>>) -> Response {
     if shared.api.health.is_ready() {
         "ok\n".into_response()
     } else {
-        (
-            StatusCode::SERVICE_UNAVAILABLE,
-            "no published or restored answers yet\n",
-        )
-            .into_response()
+        (StatusCode::SERVICE_UNAVAILABLE, "no published or restored answers yet\n").into_response()
     }
 }
 
@@ -114,15 +105,9 @@ async fn metrics_page(
     State(shared): State<Arc<Shared>>,
     headers: HeaderMap,
 ) -> Result<Response, Error> {
-    let accept = headers
-        .get(header::ACCEPT)
-        .and_then(|accept| accept.to_str().ok());
+    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
     let format = metrics::Format::accepted(accept);
-    let _one_at_a_time = shared
-        .page
-        .acquire()
-        .await
-        .map_err(|_closed| Error::Internal)?;
+    let _one_at_a_time = shared.page.acquire().await.map_err(|_closed| Error::Internal)?;
     let for_page = Arc::clone(&shared);
     let built = tokio::task::spawn_blocking(move || for_page.api.metrics.render(format)).await;
     let page = match built {
@@ -158,11 +143,7 @@ async fn workloads(
     let after = match &query.after {
         None => None,
         Some(text) => Some(Position::parse(text).ok_or_else(|| {
-            bad_query(
-                "after",
-                text,
-                "the `next` of the page before, namespace/name/trigger",
-            )
+            bad_query("after", text, "the `next` of the page before, namespace/name/trigger")
         })?),
     };
     let trackers = api.registry.trackers();
@@ -171,25 +152,15 @@ async fn workloads(
         .map(|tracker| &**tracker)
         .filter(|tracker| {
             let key = &tracker.key.workload;
-            query
-                .namespace
-                .as_deref()
-                .is_none_or(|namespace| *key.namespace == *namespace)
+            query.namespace.as_deref().is_none_or(|namespace| *key.namespace == *namespace)
         })
-        .filter(|tracker| {
-            after
-                .as_ref()
-                .is_none_or(|after| *after < Position::of(tracker))
-        })
+        .filter(|tracker| after.as_ref().is_none_or(|after| *after < Position::of(tracker)))
         .collect();
     matching.sort_unstable_by(|a, b| Position::of(a).cmp(&Position::of(b)));
     let more = matching.len() > limit;
     matching.truncate(limit);
     let (now, inventory) = (api.clock.now(), api.registry.inventory());
-    let next = matching
-        .last()
-        .filter(|_| more)
-        .map(|last| Position::of(last).to_string());
+    let next = matching.last().filter(|_| more).map(|last| Position::of(last).to_string());
     let workloads = matching
         .iter()
         .map(|tracker| Workload::new(tracker, &tracker.published.load(), &inventory, now))
@@ -212,27 +183,16 @@ async fn workload(
     let api = &shared.api;
     api.access.check(Intent::Read, peer, &headers).await?;
     let trackers = find(&api.registry, &WorkloadKey::new(&namespace, &name))?;
-    let triggers: Vec<String> = trackers
-        .iter()
-        .map(|tracker| view::trigger_id(tracker))
-        .collect();
+    let triggers: Vec<String> = trackers.iter().map(|tracker| view::trigger_id(tracker)).collect();
     let index = match &query.trigger {
         None => 0,
-        Some(wanted) => triggers
-            .iter()
-            .position(|trigger| trigger == wanted)
-            .ok_or_else(|| {
-                bad_query("trigger", wanted, "one of the `triggers` of this workload")
-            })?,
+        Some(wanted) => triggers.iter().position(|trigger| trigger == wanted).ok_or_else(|| {
+            bad_query("trigger", wanted, "one of the `triggers` of this workload")
+        })?,
     };
     let tracker = trackers.get(index).ok_or(Error::Internal)?;
     let inventory = api.registry.inventory();
-    Ok(Json(Snapshot::new(
-        tracker,
-        triggers,
-        &inventory,
-        api.clock.now(),
-    )))
+    Ok(Json(Snapshot::new(tracker, triggers, &inventory, api.clock.now())))
 }
 
 async fn request_wake(
@@ -260,9 +220,7 @@ async fn request_wake(
     let retry_after = wake.retry_after_s().map(HeaderValue::from);
     let mut response = (StatusCode::ACCEPTED, Json(wake)).into_response();
     if let Some(retry_after) = retry_after {
-        response
-            .headers_mut()
-            .insert(header::RETRY_AFTER, retry_after);
+        response.headers_mut().insert(header::RETRY_AFTER, retry_after);
     }
     Ok(response)
 }
@@ -270,15 +228,10 @@ async fn request_wake(
 /// The trackers of a workload, those that have decided first.
 fn find(registry: &Registry, key: &WorkloadKey) -> Result<Vec<Arc<Tracker>>, Error> {
     let trackers = registry.trackers();
-    let mut found: Vec<Arc<Tracker>> = trackers
-        .iter()
-        .filter(|tracker| tracker.key.workload == *key)
-        .map(Arc::clone)
-        .collect();
+    let mut found: Vec<Arc<Tracker>> =
+        trackers.iter().filter(|tracker| tracker.key.workload == *key).map(Arc::clone).collect();
     if found.is_empty() {
-        return Err(Error::UnknownWorkload(
-            key.to_string().chars().take(520).collect(),
-        ));
+        return Err(Error::UnknownWorkload(key.to_string().chars().take(520).collect()));
     }
     let undecided = |tracker: &Tracker| match tracker.published.load().answer {
         Answer::Value { want, .. } => std::cmp::Reverse(Some(want)),
@@ -290,11 +243,7 @@ fn find(registry: &Registry, key: &WorkloadKey) -> Result<Vec<Arc<Tracker>>, Err
 }
 
 fn bad_query(field: &'static str, value: &str, expected: &'static str) -> Error {
-    Error::Query {
-        field,
-        value: value.chars().take(80).collect(),
-        expected,
-    }
+    Error::Query { field, value: value.chars().take(80).collect(), expected }
 }
 
 /// Where a tracker stands in the order of pages.
@@ -308,21 +257,13 @@ struct Position<'a> {
 impl<'a> Position<'a> {
     fn of(tracker: &'a Tracker) -> Position<'a> {
         let key = &tracker.key.workload;
-        Position {
-            namespace: &key.namespace,
-            name: &key.name,
-            trigger: tracker.key.trigger,
-        }
+        Position { namespace: &key.namespace, name: &key.name, trigger: tracker.key.trigger }
     }
 
     fn parse(text: &'a str) -> Option<Position<'a>> {
         let (namespace, rest) = text.split_once('/')?;
         let (name, trigger) = rest.split_once('/')?;
-        Some(Position {
-            namespace,
-            name,
-            trigger: u64::from_str_radix(trigger, 16).ok()?,
-        })
+        Some(Position { namespace, name, trigger: u64::from_str_radix(trigger, 16).ok()? })
     }
 }
 

@@ -39,10 +39,7 @@ async fn run(args: &Args) -> (Outcome, Value) {
         .await
         .expect("a run is bounded")
         .expect("a run can be made");
-    (
-        outcome,
-        serde_json::from_slice(&out).expect("the report is JSON"),
-    )
+    (outcome, serde_json::from_slice(&out).expect("the report is JSON"))
 }
 
 /// The entries with the given result, as id and detail.

@@ -62,8 +62,19 @@ const ONLY_IN: &[(&str, &[&str])] = &[
 /// Pure parts: what they may not name.
 const PURE: &[&str] = &["src/decision", "src/signals", "src/trigger", "src/schedule"];
 const IMPURE: &[&str] = &[
-    "tokio", "tracing", "std::fs", "std::net::Tcp", "std::net::Udp", "std::io", "Instant",
-    "reqwest", "crate::clock", "crate::source", "crate::registry", "crate::cluster", "rand::",
+    "tokio",
+    "tracing",
+    "std::fs",
+    "std::net::Tcp",
+    "std::net::Udp",
+    "std::io",
+    "Instant",
+    "reqwest",
+    "crate::clock",
+    "crate::source",
+    "crate::registry",
+    "crate::cluster",
+    "rand::",
     "std::thread",
 ];
 /// The core stands on nothing of the crate, and on nothing whose order could reach its output.

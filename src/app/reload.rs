@@ -78,12 +78,7 @@ pub(super) async fn follow(
     }
 }
 
-fn apply(
-    new: Config,
-    current: &mut Config,
-    in_cluster: bool,
-    parts: &Parts,
-) -> anyhow::Result<()> {
+fn apply(new: Config, current: &mut Config, in_cluster: bool, parts: &Parts) -> anyhow::Result<()> {
     if (new.grpc_address, new.http_address) != (current.grpc_address, current.http_address) {
         warn!("listen addresses change with the next start only");
     }

@@ -205,8 +205,7 @@ fn answer(
         ..grpc::Options::default()
     };
     let registry = parts.registry.clone();
-    let grpc =
-        grpc::spawn(grpc_listener, registry, rpc_metrics.clone(), options, stop.clone())?;
+    let grpc = grpc::spawn(grpc_listener, registry, rpc_metrics.clone(), options, stop.clone())?;
 
     let mut page = Page::new(&parts.metrics, parts.registry.clone(), parts.clock);
     rpc_metrics.register(page.families_mut());
@@ -230,11 +229,12 @@ fn answer(
     Ok(grpc)
 }
 
-fn tls(args: &args::Serve) -> Option<grpc::Tls> {
-    Some(grpc::Tls {
+fn tls(args: &args::Serve) -> Option<grpc::tls::Tls> {
+    Some(grpc::tls::Tls {
         certificate: args.tls_cert.clone()?,
         key: args.tls_key.clone()?,
         client_ca: args.tls_client_ca.clone(),
+        reload_interval: grpc::tls::RELOAD_INTERVAL,
     })
 }
 

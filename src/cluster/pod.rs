@@ -92,12 +92,8 @@ pub(super) fn gpus(spec: &PodSpec) -> Option<u32> {
         .chain(init.iter().filter(stays))
         .map(container_gpus)
         .fold(0, u32::saturating_add);
-    let largest_init = init
-        .iter()
-        .filter(|container| !stays(container))
-        .map(container_gpus)
-        .max()
-        .unwrap_or(0);
+    let largest_init =
+        init.iter().filter(|container| !stays(container)).map(container_gpus).max().unwrap_or(0);
     Some(together.max(largest_init)).filter(|count| (1..=MAX_GPUS).contains(count))
 }
 
@@ -153,19 +149,13 @@ fn obstacle(status: &PodStatus, phase: Phase) -> Option<Obstacle> {
 }
 
 fn backs_off(container: &ContainerStatus) -> bool {
-    let waiting = container
-        .state
-        .as_ref()
-        .and_then(|state| state.waiting.as_ref());
+    let waiting = container.state.as_ref().and_then(|state| state.waiting.as_ref());
     waiting.and_then(|waiting| waiting.reason.as_deref()) == Some("CrashLoopBackOff")
 }
 
 fn endpoint(pod: &ApiPod, status: &PodStatus) -> Option<Endpoint> {
     let ip = status.pod_ip.as_deref()?.parse().ok()?;
-    Some(Endpoint::Pod {
-        ip,
-        port: metrics_port(pod),
-    })
+    Some(Endpoint::Pod { ip, port: metrics_port(pod) })
 }
 
 fn metrics_port(pod: &ApiPod) -> Option<u16> {
@@ -186,11 +176,7 @@ fn metrics_port(pod: &ApiPod) -> Option<u16> {
 }
 
 fn condition<'a>(status: &'a PodStatus, kind: &str) -> Option<&'a PodCondition> {
-    status
-        .conditions
-        .iter()
-        .flatten()
-        .find(|condition| condition.type_ == kind)
+    status.conditions.iter().flatten().find(|condition| condition.type_ == kind)
 }
 
 fn moment(time: &Time) -> Moment {

@@ -99,21 +99,13 @@ impl Reader {
 
     /// Reads these of the namespace soon, since something changed there, and no others of it.
     pub(super) fn want(&mut self, wanted: WantedScales) {
-        let WantedScales {
-            scope,
-            namespace,
-            targets,
-        } = wanted;
+        let WantedScales { scope, namespace, targets } = wanted;
         self.wanted.retain(|key, _| {
             key.scope != scope || key.namespace != namespace || targets.contains(&key.target)
         });
         let now = Instant::now();
         for target in targets {
-            let key = ScaleKey {
-                scope,
-                namespace: Arc::clone(&namespace),
-                target,
-            };
+            let key = ScaleKey { scope, namespace: Arc::clone(&namespace), target };
             let known = self.wanted.get(&key);
             let last_start = known.and_then(|schedule| schedule.last_start);
             let soon = last_start.map_or(now, |at| now.max(at + MIN_GAP));
@@ -172,11 +164,7 @@ impl Reader {
         schedule.is_in_flight = true;
         schedule.last_start = Some(now);
         self.paced_until = now + PACE;
-        let read = read(
-            self.client.clone(),
-            self.known_resource(&key.target),
-            key.clone(),
-        );
+        let read = read(self.client.clone(), self.known_resource(&key.target), key.clone());
         self.in_flight.push(Box::pin(read));
         self.schedule(key, now + INTERVAL);
     }
@@ -187,11 +175,7 @@ impl Reader {
         let schedule = self.wanted.get_mut(&key)?;
         schedule.is_in_flight = false;
         match result {
-            Ok(Found {
-                kind,
-                resource,
-                target,
-            }) => {
+            Ok(Found { kind, resource, target }) => {
                 schedule.failing = None;
                 self.resources.insert(kind, resource);
                 Some((key, target))
@@ -244,11 +228,7 @@ async fn read_scale(
         Err(kube::Error::Api(status)) if status.is_not_found() => None,
         Err(error) => return Err(error.into()),
     };
-    Ok(Found {
-        kind,
-        resource,
-        target,
-    })
+    Ok(Found { kind, resource, target })
 }
 
 fn kind(target: &TargetRef) -> GroupVersionKind {

@@ -143,15 +143,10 @@ impl ScaledObject {
     /// When the object is not one that KEDA would work with.
     pub(super) fn from_object(object: &DynamicObject) -> Result<ScaledObject, Error> {
         let Whole { spec } = Whole::deserialize(&object.data).map_err(Error::Shape)?;
-        let max = replicas(
-            "maxReplicaCount",
-            spec.max_replica_count.unwrap_or(DEFAULT_MAX_REPLICAS),
-        )?
-        .max(1);
-        let fallback = spec
-            .fallback
-            .and_then(|fallback| fallback.replicas)
-            .unwrap_or(0);
+        let max =
+            replicas("maxReplicaCount", spec.max_replica_count.unwrap_or(DEFAULT_MAX_REPLICAS))?
+                .max(1);
+        let fallback = spec.fallback.and_then(|fallback| fallback.replicas).unwrap_or(0);
         let fallback = replicas("fallback.replicas", fallback)?;
         Ok(ScaledObject {
             target: target_ref(spec.scale_target_ref)?,
@@ -176,38 +171,22 @@ fn replicas(field: &'static str, value: i64) -> Result<u32, Error> {
 /// The parts become parts of a path, so that whoever writes a ScaledObject could otherwise make
 /// this process read elsewhere.
 fn target_ref(target: ScaleTargetRef) -> Result<TargetRef, Error> {
-    let ScaleTargetRef {
-        name,
-        api_version,
-        kind,
-    } = target;
+    let ScaleTargetRef { name, api_version, kind } = target;
     let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
     let is_valid = is_word(&name)
         && (kind.is_empty() || is_word(&kind))
         && (group.is_empty() || is_word(group))
         && (version.is_empty() || is_word(version));
     if !is_valid {
-        return Err(Error::Target {
-            api_version,
-            kind,
-            name,
-        });
+        return Err(Error::Target { api_version, kind, name });
     }
     let in_apps = api_version.is_empty() || group == "apps";
     let kind = match kind.as_str() {
         "" | "Deployment" if in_apps => TargetKind::Deployment,
         "StatefulSet" if in_apps => TargetKind::StatefulSet,
         kind => TargetKind::Other {
-            api_version: if in_apps {
-                "apps/v1".into()
-            } else {
-                api_version.into()
-            },
-            kind: if kind.is_empty() {
-                "Deployment".into()
-            } else {
-                kind.into()
-            },
+            api_version: if in_apps { "apps/v1".into() } else { api_version.into() },
+            kind: if kind.is_empty() { "Deployment".into() } else { kind.into() },
         },
     };
     Ok(TargetRef { kind, name })
@@ -216,9 +195,7 @@ fn target_ref(target: ScaleTargetRef) -> Result<TargetRef, Error> {
 fn is_word(text: &str) -> bool {
     text.len() <= 253
         && text.starts_with(|c: char| c.is_ascii_alphanumeric())
-        && text
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.')
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.')
 }
 
 fn external_triggers(triggers: Vec<Trigger>) -> Result<Vec<BTreeMap<String, String>>, Error> {
@@ -227,16 +204,9 @@ fn external_triggers(triggers: Vec<Trigger>) -> Result<Vec<BTreeMap<String, Stri
         .filter(|trigger| matches!(trigger.r#type.as_str(), "external" | "external-push"))
         .map(|trigger| trigger.metadata.unwrap_or_default())
         .collect();
-    let bytes = external
-        .iter()
-        .flatten()
-        .map(|(key, value)| key.len() + value.len())
-        .sum();
+    let bytes = external.iter().flatten().map(|(key, value)| key.len() + value.len()).sum();
     if external.len() > MAX_TRIGGERS || bytes > MAX_METADATA_BYTES {
-        return Err(Error::Triggers {
-            count: external.len(),
-            bytes,
-        });
+        return Err(Error::Triggers { count: external.len(), bytes });
     }
     Ok(external)
 }
@@ -247,16 +217,10 @@ fn is_paused(annotations: Option<&BTreeMap<String, String>>) -> bool {
     let Some(annotations) = annotations else {
         return false;
     };
-    let said_false = |value: &String| {
-        matches!(
-            value.as_str(),
-            "0" | "f" | "F" | "false" | "False" | "FALSE"
-        )
-    };
+    let said_false =
+        |value: &String| matches!(value.as_str(), "0" | "f" | "F" | "false" | "False" | "FALSE");
     annotations.contains_key("autoscaling.keda.sh/paused-replicas")
-        || annotations
-            .get("autoscaling.keda.sh/paused")
-            .is_some_and(|value| !said_false(value))
+        || annotations.get("autoscaling.keda.sh/paused").is_some_and(|value| !said_false(value))
 }
 
 #[cfg(test)]
@@ -284,10 +248,7 @@ mod tests {
         assert_eq!(
             object,
             ScaledObject {
-                target: TargetRef {
-                    kind: TargetKind::Deployment,
-                    name: "llm".into()
-                },
+                target: TargetRef { kind: TargetKind::Deployment, name: "llm".into() },
                 min: 0,
                 max: 100,
                 fallback_replicas: None,
@@ -312,16 +273,10 @@ mod tests {
             "advanced": {"horizontalPodAutoscalerConfig": {"behavior": {}}},
         }))
         .unwrap();
-        assert_eq!(
-            (object.min, object.max, object.fallback_replicas),
-            (1, 8, Some(4))
-        );
+        assert_eq!((object.min, object.max, object.fallback_replicas), (1, 8, Some(4)));
         assert_eq!(object.target.kind, TargetKind::StatefulSet);
-        let addresses: Vec<_> = object
-            .triggers
-            .iter()
-            .map(|t| t["scalerAddress"].as_str())
-            .collect();
+        let addresses: Vec<_> =
+            object.triggers.iter().map(|t| t["scalerAddress"].as_str()).collect();
         assert_eq!(addresses, ["a:1", "b:2"]);
     }
 
@@ -336,22 +291,14 @@ mod tests {
             (Some("apps/v1"), None, TargetKind::Deployment),
             (None, Some("StatefulSet"), TargetKind::StatefulSet),
             (None, Some("ReplicaSet"), other("apps/v1", "ReplicaSet")),
-            (
-                Some("v1"),
-                Some("ReplicationController"),
-                other("v1", "ReplicationController"),
-            ),
+            (Some("v1"), Some("ReplicationController"), other("v1", "ReplicationController")),
             (
                 Some("leaderworkerset.x-k8s.io/v1"),
                 Some("LeaderWorkerSet"),
                 other("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"),
             ),
             // Another group's Deployment is not the one that is watched.
-            (
-                Some("example.org/v1"),
-                Some("Deployment"),
-                other("example.org/v1", "Deployment"),
-            ),
+            (Some("example.org/v1"), Some("Deployment"), other("example.org/v1", "Deployment")),
         ] {
             let mut target = json!({"name": "llm"});
             if let Some(api_version) = api_version {
@@ -371,12 +318,7 @@ mod tests {
             (json!(5), json!(3), json!(0), (3, 3, None)),
             (json!(0), json!(0), json!(1), (0, 1, Some(1))),
             (json!(null), json!(null), json!(null), (0, 100, None)),
-            (
-                json!(2),
-                json!(1_000_000),
-                json!(7),
-                (2, 1_000_000, Some(7)),
-            ),
+            (json!(2), json!(1_000_000), json!(7), (2, 1_000_000, Some(7))),
         ] {
             let object = read_spec(json!({
                 "scaleTargetRef": {"name": "llm"},
@@ -403,15 +345,9 @@ mod tests {
                     "autoscaling.keda.sh/paused-replicas": "2"}),
                 true,
             ),
-            (
-                json!({"autoscaling.keda.sh/paused-scale-in": "true"}),
-                false,
-            ),
+            (json!({"autoscaling.keda.sh/paused-scale-in": "true"}), false),
         ] {
-            let object = read(
-                json!({"scaleTargetRef": {"name": "llm"}}),
-                annotations.clone(),
-            );
+            let object = read(json!({"scaleTargetRef": {"name": "llm"}}), annotations.clone());
             assert_eq!(object.unwrap().paused, paused, "{annotations}");
         }
     }
@@ -423,18 +359,12 @@ mod tests {
             (json!({}), "the spec is not"),
             (json!("text"), "the spec is not"),
             (json!({"scaleTargetRef": {}}), "the spec is not"),
-            (
-                json!({"scaleTargetRef": target, "triggers": [{"metadata": {}}]}),
-                "the spec is not",
-            ),
+            (json!({"scaleTargetRef": target, "triggers": [{"metadata": {}}]}), "the spec is not"),
             (
                 json!({"scaleTargetRef": target, "triggers": [{"type": "external", "metadata": {"a": 1}}]}),
                 "the spec is not",
             ),
-            (
-                json!({"scaleTargetRef": target, "minReplicaCount": -1}),
-                "`minReplicaCount` is -1",
-            ),
+            (json!({"scaleTargetRef": target, "minReplicaCount": -1}), "`minReplicaCount` is -1"),
             (
                 json!({"scaleTargetRef": target, "maxReplicaCount": 1_000_001}),
                 "`maxReplicaCount` is 1000001",
@@ -443,18 +373,9 @@ mod tests {
                 json!({"scaleTargetRef": target, "fallback": {"replicas": i64::MIN}}),
                 "`fallback.replicas` is -9223372036854775808",
             ),
-            (
-                json!({"scaleTargetRef": {"name": "../x"}}),
-                "`scaleTargetRef` is",
-            ),
-            (
-                json!({"scaleTargetRef": {"name": ""}}),
-                "`scaleTargetRef` is",
-            ),
-            (
-                json!({"scaleTargetRef": {"name": "a", "kind": "K?x"}}),
-                "`scaleTargetRef` is",
-            ),
+            (json!({"scaleTargetRef": {"name": "../x"}}), "`scaleTargetRef` is"),
+            (json!({"scaleTargetRef": {"name": ""}}), "`scaleTargetRef` is"),
+            (json!({"scaleTargetRef": {"name": "a", "kind": "K?x"}}), "`scaleTargetRef` is"),
             (
                 json!({"scaleTargetRef": {"name": "a", "apiVersion": "g/v1/namespaces/other"}}),
                 "`scaleTargetRef` is",

@@ -37,9 +37,7 @@ impl PodSelector {
 
     /// A label that every match has, where the selector asks for one.
     pub(super) fn anchor(&self) -> Option<(&str, &str)> {
-        self.anchor
-            .as_ref()
-            .map(|(key, value)| (key.as_str(), value.as_str()))
+        self.anchor.as_ref().map(|(key, value)| (key.as_str(), value.as_str()))
     }
 
     fn from_expressions(expressions: Vec<Expression>) -> Option<PodSelector> {
@@ -55,10 +53,7 @@ impl PodSelector {
             | Expression::Exists(_)
             | Expression::DoesNotExist(_) => None,
         });
-        Some(PodSelector {
-            selector: expressions.into_iter().collect(),
-            anchor,
-        })
+        Some(PodSelector { selector: expressions.into_iter().collect(), anchor })
     }
 }
 
@@ -120,10 +115,7 @@ mod tests {
     use super::*;
 
     fn labels(pairs: &[(&str, &str)]) -> Labels {
-        pairs
-            .iter()
-            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
-            .collect()
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     }
 
     #[test]
@@ -154,9 +146,9 @@ mod tests {
 
     #[test]
     fn what_selects_everything_or_is_no_selector_selects_nothing() {
-        for text in [
-            "", ",", "app=llm,", "=llm", "!", "x in llm", "x in (", "cores>4", "a b", "a=b=c",
-        ] {
+        for text in
+            ["", ",", "app=llm,", "=llm", "!", "x in llm", "x in (", "cores>4", "a b", "a=b=c"]
+        {
             assert_eq!(PodSelector::from_text(text), None, "{text}");
         }
         assert_eq!(PodSelector::from_object(&LabelSelector::default()), None);
@@ -165,10 +157,7 @@ mod tests {
     #[test]
     fn the_anchor_is_a_label_of_every_match() {
         let anchor = |text| PodSelector::from_text(text).and_then(|s| s.anchor.clone());
-        assert_eq!(
-            anchor("tier,app=llm"),
-            Some(("app".to_owned(), "llm".to_owned()))
-        );
+        assert_eq!(anchor("tier,app=llm"), Some(("app".to_owned(), "llm".to_owned())));
         assert_eq!(anchor("app in (llm,other)"), None);
         assert_eq!(anchor("app!=llm"), None);
     }

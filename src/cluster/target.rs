@@ -44,9 +44,8 @@ impl Target {
         let strategy = spec.update_strategy.as_ref();
         // With OnDelete a person replaces the pods, perhaps never: nothing rolls out by itself.
         let is_automatic = strategy.and_then(|s| s.type_.as_deref()) != Some("OnDelete");
-        let partition = strategy
-            .and_then(|strategy| strategy.rolling_update.as_ref()?.partition)
-            .unwrap_or(0);
+        let partition =
+            strategy.and_then(|strategy| strategy.rolling_update.as_ref()?.partition).unwrap_or(0);
         // Below a partition the old template stays on purpose, and the revisions stay apart.
         let rolls_out = status.is_some_and(|status| {
             is_automatic
@@ -69,16 +68,10 @@ impl Target {
 
     /// Reads a scale subresource.
     pub(super) fn from_scale(scale: &Scale) -> Target {
-        let selector = scale
-            .status
-            .as_ref()
-            .and_then(|status| status.selector.as_deref());
+        let selector = scale.status.as_ref().and_then(|status| status.selector.as_deref());
         Target {
             // The API server leaves out a count of 0; only a missing `spec` says nothing.
-            spec: scale
-                .spec
-                .as_ref()
-                .and_then(|spec| known(spec.replicas.unwrap_or(0))),
+            spec: scale.spec.as_ref().and_then(|spec| known(spec.replicas.unwrap_or(0))),
             rollout: false,
             selector: selector.and_then(PodSelector::from_text),
             gpus: None,
@@ -221,11 +214,7 @@ mod tests {
             ("at zero", 5, json!({"observedGeneration": 5}), false),
             ("no status yet", 1, json!({}), true),
         ] {
-            assert_eq!(
-                deployment(json!(3), generation, status).rollout,
-                rollout,
-                "{case}"
-            );
+            assert_eq!(deployment(json!(3), generation, status).rollout, rollout, "{case}");
         }
     }
 
@@ -239,9 +228,7 @@ mod tests {
                 "status": {"observedGeneration": 2, "replicas": 4, "updatedReplicas": updated,
                     "currentRevision": current, "updateRevision": "new"},
             });
-            Target::from_stateful_set(&serde_json::from_value(object).unwrap())
-                .unwrap()
-                .rollout
+            Target::from_stateful_set(&serde_json::from_value(object).unwrap()).unwrap().rollout
         };
         let rolling = |partition: i32| json!({"type": "RollingUpdate", "rollingUpdate": {"partition": partition}});
         for (strategy, current, updated, rollout) in [
@@ -267,42 +254,20 @@ mod tests {
                 true,
             ),
             // As the API server writes a target at zero.
-            (
-                json!({"spec": {}, "status": {"replicas": 0, "selector": "a=b"}}),
-                Some(0),
-                true,
-            ),
-            (
-                json!({"spec": {"replicas": -2}, "status": {"replicas": 0}}),
-                None,
-                false,
-            ),
-            (
-                json!({"status": {"replicas": 2, "selector": ""}}),
-                None,
-                false,
-            ),
+            (json!({"spec": {}, "status": {"replicas": 0, "selector": "a=b"}}), Some(0), true),
+            (json!({"spec": {"replicas": -2}, "status": {"replicas": 0}}), None, false),
+            (json!({"status": {"replicas": 2, "selector": ""}}), None, false),
             (json!({}), None, false),
         ] {
             let target = Target::from_scale(&serde_json::from_value(scale.clone()).unwrap());
-            assert_eq!(
-                (target.spec, target.selector.is_some()),
-                (spec, has_selector),
-                "{scale}"
-            );
+            assert_eq!((target.spec, target.selector.is_some()), (spec, has_selector), "{scale}");
         }
     }
 
     #[test]
     fn an_object_without_spec_is_no_target() {
         let object = json!({"metadata": {"name": "llm"}});
-        assert_eq!(
-            Target::from_deployment(&serde_json::from_value(object.clone()).unwrap()),
-            None
-        );
-        assert_eq!(
-            Target::from_stateful_set(&serde_json::from_value(object).unwrap()),
-            None
-        );
+        assert_eq!(Target::from_deployment(&serde_json::from_value(object.clone()).unwrap()), None);
+        assert_eq!(Target::from_stateful_set(&serde_json::from_value(object).unwrap()), None);
     }
 }

@@ -105,34 +105,16 @@ fn scope_updates(
     };
     [
         steps(objects, read_scaled_object)
-            .map(move |step| Update {
-                scope,
-                change: Change::ScaledObject(step),
-            })
+            .map(move |step| Update { scope, change: Change::ScaledObject(step) })
             .boxed(),
-        steps(
-            api::<Deployment>(client, namespace),
-            Target::from_deployment,
-        )
-        .map(move |step| Update {
-            scope,
-            change: Change::Deployment(step),
-        })
-        .boxed(),
-        steps(
-            api::<StatefulSet>(client, namespace),
-            Target::from_stateful_set,
-        )
-        .map(move |step| Update {
-            scope,
-            change: Change::StatefulSet(step),
-        })
-        .boxed(),
+        steps(api::<Deployment>(client, namespace), Target::from_deployment)
+            .map(move |step| Update { scope, change: Change::Deployment(step) })
+            .boxed(),
+        steps(api::<StatefulSet>(client, namespace), Target::from_stateful_set)
+            .map(move |step| Update { scope, change: Change::StatefulSet(step) })
+            .boxed(),
         steps(api::<ApiPod>(client, namespace), Pod::from_object)
-            .map(move |step| Update {
-                scope,
-                change: Change::Pod(step),
-            })
+            .map(move |step| Update { scope, change: Change::Pod(step) })
             .boxed(),
     ]
 }
@@ -168,9 +150,7 @@ where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
     T: Send + 'static,
 {
-    let config = watcher::Config::default()
-        .page_size(PAGE_SIZE)
-        .timeout(WATCH_TIMEOUT_S);
+    let config = watcher::Config::default().page_size(PAGE_SIZE).timeout(WATCH_TIMEOUT_S);
     let follow = Follow {
         events: watcher::watcher(api, config).boxed(),
         backoff: DefaultBackoff::default(),
@@ -237,8 +217,5 @@ impl<K: Resource> Follow<K> {
 fn key<K: Resource>(object: &K) -> ObjectKey {
     let part =
         |text: Option<&String>| text.map_or_else(|| Arc::from(""), |text| text.as_str().into());
-    (
-        part(object.meta().namespace.as_ref()),
-        part(object.meta().name.as_ref()),
-    )
+    (part(object.meta().namespace.as_ref()), part(object.meta().name.as_ref()))
 }

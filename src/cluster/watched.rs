@@ -99,9 +99,7 @@ impl<T: PartialEq> Watched<T> {
 
     fn keys(&self) -> impl Iterator<Item = ObjectKey> {
         self.by_namespace.iter().flat_map(|(namespace, objects)| {
-            objects
-                .keys()
-                .map(|name| (Arc::clone(namespace), Arc::clone(name)))
+            objects.keys().map(|name| (Arc::clone(namespace), Arc::clone(name)))
         })
     }
 
@@ -137,16 +135,8 @@ impl<T: PartialEq> Watched<T> {
 
     fn fails(&mut self, message: String, now: Moment) {
         let since = self.failing_since().unwrap_or(now);
-        if self
-            .failing
-            .as_ref()
-            .is_none_or(|failing| failing.message != message)
-        {
-            warn!(
-                what = self.what,
-                error = message,
-                "cannot read from the Kubernetes API"
-            );
+        if self.failing.as_ref().is_none_or(|failing| failing.message != message) {
+            warn!(what = self.what, error = message, "cannot read from the Kubernetes API");
         }
         self.failing = Some(Failing { since, message });
     }

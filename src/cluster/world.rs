@@ -83,9 +83,7 @@ impl World {
 
     /// Whether a rebuild could make a different inventory.
     pub(super) fn is_changed(&self) -> bool {
-        self.scopes
-            .iter()
-            .any(|scope| scope.was_listed() && !scope.changed.is_empty())
+        self.scopes.iter().any(|scope| scope.was_listed() && !scope.changed.is_empty())
             || self.is_synced() != self.published.synced
             || self.stale_since() != self.published.stale_since
     }
@@ -106,11 +104,7 @@ impl World {
                 let targets = scope.keep_scales(&namespace);
                 let built = scope.workloads(&namespace);
                 is_different |= replace(&mut inventory.workloads, &namespace, built);
-                wanted.push(WantedScales {
-                    scope: index,
-                    namespace,
-                    targets,
-                });
+                wanted.push(WantedScales { scope: index, namespace, targets });
             }
             scope.labels.retain(|labels| Arc::strong_count(labels) > 1);
         }
@@ -119,10 +113,7 @@ impl World {
         is_different |= inventory.synced != self.published.synced
             || inventory.stale_since != self.published.stale_since;
         self.published = Arc::new(inventory);
-        Rebuilt {
-            inventory: is_different.then(|| Arc::clone(&self.published)),
-            scales: wanted,
-        }
+        Rebuilt { inventory: is_different.then(|| Arc::clone(&self.published)), scales: wanted }
     }
 
     fn is_synced(&self) -> bool {
@@ -218,20 +209,15 @@ impl Scope {
     /// The workloads of a namespace, ordered by name.
     fn workloads(&self, namespace: &Arc<str>) -> Vec<Workload> {
         let objects: Vec<_> = self.scaled_objects.of(namespace).collect();
-        let targets: Vec<_> = objects
-            .iter()
-            .map(|(_, object)| self.target(namespace, &object.target))
-            .collect();
+        let targets: Vec<_> =
+            objects.iter().map(|(_, object)| self.target(namespace, &object.target)).collect();
         let pods = assign(&targets, self.pods.of(namespace).map(|(_, pod)| pod));
         objects
             .into_iter()
             .zip(targets)
             .zip(pods)
             .map(|(((name, object), target), pods)| {
-                let key = WorkloadKey {
-                    namespace: Arc::clone(namespace),
-                    name: Arc::clone(name),
-                };
+                let key = WorkloadKey { namespace: Arc::clone(namespace), name: Arc::clone(name) };
                 workload(key, object, target, &pods)
             })
             .collect()
@@ -264,9 +250,7 @@ fn assign<'a>(
     pods: impl Iterator<Item = &'a Pod>,
 ) -> Vec<Vec<&'a Pod>> {
     let mut assigned = vec![Vec::new(); targets.len()];
-    let selectors = targets
-        .iter()
-        .map(|target| target.and_then(|t| t.selector.as_ref()));
+    let selectors = targets.iter().map(|target| target.and_then(|t| t.selector.as_ref()));
     let selectors: Vec<_> = selectors.collect();
     let mut anchored: HashMap<(&str, &str), Vec<usize>> = HashMap::new();
     let mut others = Vec::new();
@@ -351,10 +335,7 @@ fn replace(
     namespace: &Arc<str>,
     built: Vec<Workload>,
 ) -> bool {
-    let first = WorkloadKey {
-        namespace: Arc::clone(namespace),
-        name: Arc::from(""),
-    };
+    let first = WorkloadKey { namespace: Arc::clone(namespace), name: Arc::from("") };
     let kept: BTreeSet<&Arc<str>> = built.iter().map(|workload| &workload.key.name).collect();
     let gone: Vec<WorkloadKey> = workloads
         .range(first..)
@@ -368,10 +349,7 @@ fn replace(
         workloads.remove(&key);
     }
     for workload in built {
-        if workloads
-            .get(&workload.key)
-            .is_none_or(|known| **known != workload)
-        {
+        if workloads.get(&workload.key).is_none_or(|known| **known != workload) {
             is_different = true;
             workloads.insert(workload.key.clone(), Arc::new(workload));
         }

@@ -170,9 +170,7 @@ impl Context {
         let mut answered = self.transcript.answered_metrics();
         match answered.find(|(_name, values)| !values.is_empty()) {
             Some((metric_name, _values)) => Ok(metric_name),
-            None => Err(Shortfall::unseen(
-                "GetMetrics gave no value; see A1, A2, A6 and D2",
-            )),
+            None => Err(Shortfall::unseen("GetMetrics gave no value; see A1, A2, A6 and D2")),
         }
     }
 
@@ -194,9 +192,7 @@ impl Context {
     fn faulty(&self) -> Result<(&Faulty, &str), Shortfall> {
         match &self.faulty {
             Some(faulty) => Ok((faulty, self.polled()?)),
-            None => Err(Shortfall::unseen(
-                "give metadata that is wrong with --bad-metadata",
-            )),
+            None => Err(Shortfall::unseen("give metadata that is wrong with --bad-metadata")),
         }
     }
 }
@@ -212,11 +208,7 @@ fn as_keda_reads(value: &MetricValue) -> f64 {
 
 /// The same of a spec's target.
 fn target_as_keda_reads(spec: &MetricSpec) -> f64 {
-    if spec.target_size_float > 0.0 {
-        spec.target_size_float
-    } else {
-        spec.target_size as f64
-    }
+    if spec.target_size_float > 0.0 { spec.target_size_float } else { spec.target_size as f64 }
 }
 
 /// Latencies of some calls, sorted.
@@ -240,10 +232,7 @@ impl Latencies {
     /// The smallest latency that `percent` of the calls did not exceed.
     fn percentile(&self, percent: usize) -> Duration {
         let rank = (self.0.len() * percent).div_ceil(100);
-        self.0
-            .get(rank.saturating_sub(1))
-            .copied()
-            .unwrap_or_default()
+        self.0.get(rank.saturating_sub(1)).copied().unwrap_or_default()
     }
 }
 

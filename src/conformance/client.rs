@@ -117,11 +117,7 @@ impl Scaler {
             .connect_timeout(CONNECT_LIMIT)
             .tcp_nodelay(true);
         let Some(tls) = tls else {
-            return Ok(Scaler {
-                endpoint: plain,
-                strict_tls: None,
-                scaled_object,
-            });
+            return Ok(Scaler { endpoint: plain, strict_tls: None, scaled_object });
         };
         let mut config =
             ClientTlsConfig::new().ca_certificate(Certificate::from_pem(&tls.authority));
@@ -130,9 +126,7 @@ impl Scaler {
         }
         Ok(Scaler {
             // A server without ALPN fails its own check only.
-            endpoint: plain
-                .clone()
-                .tls_config(config.clone().assume_http2(true))?,
+            endpoint: plain.clone().tls_config(config.clone().assume_http2(true))?,
             strict_tls: Some(plain.tls_config(config)?),
             scaled_object,
         })
@@ -199,8 +193,7 @@ impl Connection {
         scaled_object: &ScaledObjectRef,
         metric_name: &str,
     ) -> Reply<Vec<MetricValue>> {
-        self.raw_metrics(role, Some(scaled_object.clone()), metric_name)
-            .await
+        self.raw_metrics(role, Some(scaled_object.clone()), metric_name).await
     }
 
     /// GetMetrics with a reference that may be missing, as no KEDA would send it.
@@ -210,10 +203,7 @@ impl Connection {
         scaled_object_ref: Option<ScaledObjectRef>,
         metric_name: &str,
     ) -> Reply<Vec<MetricValue>> {
-        let message = GetMetricsRequest {
-            scaled_object_ref,
-            metric_name: metric_name.to_owned(),
-        };
+        let message = GetMetricsRequest { scaled_object_ref, metric_name: metric_name.to_owned() };
         let request = in_role(role, message);
         call(async {
             let response = self.client().get_metrics(request).await?;
@@ -242,9 +232,7 @@ impl Connection {
         metric_name: &str,
     ) -> Result<(), Failure> {
         self.metric_spec(Role::Poll, scaled_object).await.result?;
-        self.metrics(Role::Poll, scaled_object, metric_name)
-            .await
-            .result?;
+        self.metrics(Role::Poll, scaled_object, metric_name).await.result?;
         self.is_active(Role::Poll, scaled_object).await.result?;
         Ok(())
     }
@@ -258,9 +246,7 @@ impl Connection {
         let codec = tonic_prost::ProstCodec::<ScaledObjectRef, IsActiveResponse>::default();
         let request = in_role(Role::Poll, ScaledObjectRef::default());
         call(async {
-            grpc.ready()
-                .await
-                .map_err(|error| Status::from_error(error.into()))?;
+            grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
             grpc.unary(request, path, codec).await?;
             Ok(())
         })
@@ -269,41 +255,28 @@ impl Connection {
 
     /// The status of `service` by the standard health protocol.
     pub(super) async fn health(&self, service: &str) -> Reply<i32> {
-        let message = HealthCheckRequest {
-            service: service.to_owned(),
-        };
+        let message = HealthCheckRequest { service: service.to_owned() };
         call(async {
             let mut client = HealthClient::new(self.channel.clone());
-            Ok(client
-                .check(in_role(Role::Poll, message))
-                .await?
-                .into_inner()
-                .status)
+            Ok(client.check(in_role(Role::Poll, message)).await?.into_inner().status)
         })
         .await
     }
 
     pub(super) fn watch_health(&self, service: &str) -> Stream<i32> {
         let mut client = HealthClient::new(self.channel.clone());
-        let request = in_role(
-            Role::Poll,
-            HealthCheckRequest {
-                service: service.to_owned(),
-            },
-        );
-        open(
-            async move { client.watch(request).await },
-            |message: HealthCheckResponse| message.status,
-        )
+        let request = in_role(Role::Poll, HealthCheckRequest { service: service.to_owned() });
+        open(async move { client.watch(request).await }, |message: HealthCheckResponse| {
+            message.status
+        })
     }
 
     pub(super) fn stream_is_active(&self, scaled_object: &ScaledObjectRef) -> Stream<bool> {
         let mut client = self.client();
         let request = in_role(Role::Poll, scaled_object.clone());
-        open(
-            async move { client.stream_is_active(request).await },
-            |message: IsActiveResponse| message.result,
-        )
+        open(async move { client.stream_is_active(request).await }, |message: IsActiveResponse| {
+            message.result
+        })
     }
 
     pub(super) fn stream_metric_spec(
@@ -388,11 +361,7 @@ where
         // The reader's owner may be gone; then nobody wants to know.
         drop(sender.send(Event::End(end)).await);
     });
-    Stream {
-        opened_at: Instant::now(),
-        events,
-        _reader: AbortOnDropHandle::new(reader),
-    }
+    Stream { opened_at: Instant::now(), events, _reader: AbortOnDropHandle::new(reader) }
 }
 
 fn in_role<T>(role: Role, message: T) -> Request<T> {
@@ -409,9 +378,5 @@ async fn call<T>(answer: impl Future<Output = Result<T, Status>>) -> Reply<T> {
         Ok(result) => result.map_err(|status| Failure::from_status(&status)),
         Err(_elapsed) => Err(Failure::Late),
     };
-    Reply {
-        at,
-        took: at.elapsed(),
-        result,
-    }
+    Reply { at, took: at.elapsed(), result }
 }

@@ -59,26 +59,19 @@ impl Transcript {
 
     /// The answered lists of specs.
     pub(super) fn answered_specs(&self) -> impl Iterator<Item = &[MetricSpec]> {
-        self.specs
-            .iter()
-            .filter_map(|reply| reply.result.as_deref().ok())
+        self.specs.iter().filter_map(|reply| reply.result.as_deref().ok())
     }
 
     /// The answered lists of values with the metric that was asked for.
     pub(super) fn answered_metrics(&self) -> impl Iterator<Item = (&str, &[MetricValue])> {
         self.metrics.iter().filter_map(|call| {
-            Some((
-                call.metric_name.as_str(),
-                call.reply.result.as_deref().ok()?,
-            ))
+            Some((call.metric_name.as_str(), call.reply.result.as_deref().ok()?))
         })
     }
 
     /// The answered activities with the moment of the call.
     pub(super) fn answered_activity(&self) -> impl Iterator<Item = (Instant, bool)> {
-        self.activity
-            .iter()
-            .filter_map(|reply| Some((reply.at, *reply.result.as_ref().ok()?)))
+        self.activity.iter().filter_map(|reply| Some((reply.at, *reply.result.as_ref().ok()?)))
     }
 }
 
@@ -91,16 +84,10 @@ pub(super) async fn play(scaler: &Scaler, duration: Duration) -> Result<Transcri
     let connection = scaler.connect().await?;
     let scaled_object = &scaler.scaled_object;
     let (streamed_specs, _kept) = watch::channel(None);
-    let operator = Operator {
-        connection: &connection,
-        scaled_object,
-        streamed_specs,
-    };
+    let operator = Operator { connection: &connection, scaled_object, streamed_specs };
 
     let mut reconcile = Transcript::default();
-    reconcile
-        .specs
-        .push(connection.metric_spec(Role::Poll, scaled_object).await);
+    reconcile.specs.push(connection.metric_spec(Role::Poll, scaled_object).await);
     let started_at = Instant::now();
     let ends_at = started_at + duration;
     let (mut transcript, queried, pushes, spec_pushes, reconciled) = tokio::join!(
@@ -111,11 +98,7 @@ pub(super) async fn play(scaler: &Scaler, duration: Duration) -> Result<Transcri
             ends_at,
             Role::Hpa
         ),
-        listen(
-            ends_at,
-            || connection.stream_is_active(scaled_object),
-            |_activity| {}
-        ),
+        listen(ends_at, || connection.stream_is_active(scaled_object), |_activity| {}),
         listen(
             ends_at,
             || connection.stream_metric_spec(scaled_object),
@@ -180,10 +163,7 @@ impl Operator<'_> {
         };
         for spec in &specs {
             for _attempt in 0..2 {
-                match self
-                    .value_and_activity(role, &spec.metric_name, transcript)
-                    .await
-                {
+                match self.value_and_activity(role, &spec.metric_name, transcript).await {
                     Ok(()) => break,
                     Err(Failure::Late) => return false,
                     Err(_answered) => {
@@ -220,15 +200,9 @@ impl Operator<'_> {
         metric_name: &str,
         transcript: &mut Transcript,
     ) -> Result<(), Failure> {
-        let reply = self
-            .connection
-            .metrics(role, self.scaled_object, metric_name)
-            .await;
+        let reply = self.connection.metrics(role, self.scaled_object, metric_name).await;
         let outcome = reply.result.clone();
-        transcript.metrics.push(MetricsCall {
-            metric_name: metric_name.to_owned(),
-            reply,
-        });
+        transcript.metrics.push(MetricsCall { metric_name: metric_name.to_owned(), reply });
         outcome?;
         let reply = self.connection.is_active(role, self.scaled_object).await;
         let outcome = reply.result.clone();
@@ -247,11 +221,7 @@ async fn listen<T>(
     let mut reopen_delay = REOPEN_DELAY_FIRST;
     loop {
         let mut stream = open();
-        let mut log = StreamLog {
-            opened_at: stream.opened_at,
-            messages: Vec::new(),
-            end: None,
-        };
+        let mut log = StreamLog { opened_at: stream.opened_at, messages: Vec::new(), end: None };
         let rest = || ends_at.saturating_duration_since(Instant::now());
         while log.messages.len() < MESSAGES_MAX {
             match stream.next(rest()).await {

@@ -44,11 +44,7 @@ enum Verdict {
 
 impl Report {
     pub(super) fn new(address: &str) -> Report {
-        Report {
-            address: address.to_owned(),
-            summary: Summary::default(),
-            checks: Vec::new(),
-        }
+        Report { address: address.to_owned(), summary: Summary::default(), checks: Vec::new() }
     }
 
     pub(super) fn add(&mut self, rule: &Rule, finding: Finding) {
@@ -63,13 +59,7 @@ impl Report {
             Verdict::NotCheckable => self.summary.not_checkable += 1,
         }
         let Rule { id, title, why, .. } = *rule;
-        self.checks.push(Entry {
-            id,
-            title,
-            result,
-            why,
-            detail,
-        });
+        self.checks.push(Entry { id, title, result, why, detail });
     }
 
     pub(super) fn all_passed(&self) -> bool {
@@ -85,29 +75,16 @@ impl Report {
                 Verdict::Fail => ("FAIL", "1;31"),
                 Verdict::NotCheckable => ("-   ", "2"),
             };
-            let mark = if colours {
-                format!("\x1b[{colour}m{mark}\x1b[0m")
-            } else {
-                mark.to_owned()
-            };
-            let Entry {
-                id,
-                title,
-                detail,
-                why,
-                ..
-            } = entry;
+            let mark =
+                if colours { format!("\x1b[{colour}m{mark}\x1b[0m") } else { mark.to_owned() };
+            let Entry { id, title, detail, why, .. } = entry;
             line(&mut table, format_args!("{mark}  {id:<3}  {title}"));
             if entry.result == Verdict::Fail {
                 wrapped(&mut table, "seen: ", detail);
                 wrapped(&mut table, "why:  ", why);
             }
         }
-        let Summary {
-            passed,
-            failed,
-            not_checkable,
-        } = self.summary;
+        let Summary { passed, failed, not_checkable } = self.summary;
         line(&mut table, format_args!(""));
         line(
             &mut table,

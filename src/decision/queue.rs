@@ -43,10 +43,7 @@ impl Queue {
             (Some(queued), Some(in_flight)) => (queued - in_flight).max(0.0),
             (None, _) | (_, None) => 0.0,
         };
-        Queue {
-            waiting: seen.waiting.unwrap_or(0.0) + at_gateway,
-            at_gateway,
-        }
+        Queue { waiting: seen.waiting.unwrap_or(0.0) + at_gateway, at_gateway }
     }
 
     /// Requests waiting from which one more replica would be wanted now.
@@ -99,19 +96,12 @@ impl QueueState {
         idle_gpu: Option<IdleGpu>,
     ) -> Vote {
         let (seen, supply) = (ask.seen, ask.supply);
-        let vote = |want, reason| Vote {
-            rule: Rule::Queue,
-            want,
-            reason,
-        };
+        let vote = |want, reason| Vote { rule: Rule::Queue, want, reason };
         let waiting = queue.waiting;
         if waiting <= 0.0 {
             let reason = if seen.stuck_waiting > 0.0 {
                 let replicas = seen.frozen + seen.stuck;
-                Reason::StuckQueue {
-                    waiting: seen.stuck_waiting,
-                    replicas,
-                }
+                Reason::StuckQueue { waiting: seen.stuck_waiting, replicas }
             } else {
                 Reason::Silent
             };
@@ -171,14 +161,7 @@ fn backlog(
     let horizon_ms = supply.cold_start_ms.max(HORIZON_MIN_MS);
     let need = need.max((work + level.headroom) / rho);
     let target = ceil_count(need + work_s / seconds(horizon_ms));
-    (
-        Some(target),
-        Reason::Backlog {
-            waiting,
-            work_s,
-            horizon_ms,
-        },
-    )
+    (Some(target), Reason::Backlog { waiting, work_s, horizon_ms })
 }
 
 /// Not learned: what the ready replicas do not finish in time needs others like them.
@@ -191,29 +174,15 @@ fn unlearned(ask: &Ask<'_>, figures: &Figures, waiting: f64) -> (Option<u32>, Re
     };
     if per_replica <= 0.0 {
         // Nothing runs, or it cannot be read: a replica's size is not known, so one more.
-        let reason = Reason::Waiting {
-            waiting,
-            cleared: 0.0,
-            per_replica: 0.0,
-        };
+        let reason = Reason::Waiting { waiting, cleared: 0.0, per_replica: 0.0 };
         return (Some(ready.saturating_add(1)), reason);
     }
     let horizon_s = seconds(supply.cold_start_ms.max(HORIZON_MIN_MS));
-    let rate = figures
-        .saturation
-        .and_then(|saturation| saturation.finished)
-        .unwrap_or(0.0);
+    let rate = figures.saturation.and_then(|saturation| saturation.finished).unwrap_or(0.0);
     let cleared = (rate * f64::from(ready) * horizon_s).min(waiting);
     let target = match ask.spec.target_in_flight {
         Some(target) => ceil_count((seen.running.unwrap_or(0.0) + waiting) / target),
         None => ready.saturating_add(ceil_count((waiting - cleared) / per_replica.max(1.0))),
     };
-    (
-        Some(target),
-        Reason::Waiting {
-            waiting,
-            cleared,
-            per_replica,
-        },
-    )
+    (Some(target), Reason::Waiting { waiting, cleared, per_replica })
 }

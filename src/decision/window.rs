@@ -80,18 +80,10 @@ impl Window {
                 }
             }
             Some(_) | None => {
-                self.slots.push_back(Slot {
-                    end: now,
-                    span_ms: step_ms,
-                    sums: flows,
-                });
+                self.slots.push_back(Slot { end: now, span_ms: step_ms, sums: flows });
             }
         }
-        while self
-            .slots
-            .front()
-            .is_some_and(|slot| now.millis_since(slot.end) >= WINDOW_MS)
-        {
+        while self.slots.front().is_some_and(|slot| now.millis_since(slot.end) >= WINDOW_MS) {
             self.slots.pop_front();
         }
     }
@@ -112,23 +104,8 @@ impl Window {
         if covered_ms < span_ms / 2 {
             return None;
         }
-        let [
-            prompt,
-            generated,
-            finished,
-            arrived,
-            in_flight,
-            running,
-            kv_used,
-        ] = sums.map(|sum| (sum / seconds(covered_ms)).max(0.0));
-        Some(Means {
-            prompt,
-            generated,
-            finished,
-            arrived,
-            in_flight,
-            running,
-            kv_used,
-        })
+        let [prompt, generated, finished, arrived, in_flight, running, kv_used] =
+            sums.map(|sum| (sum / seconds(covered_ms)).max(0.0));
+        Some(Means { prompt, generated, finished, arrived, in_flight, running, kv_used })
     }
 }

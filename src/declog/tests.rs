@@ -33,36 +33,23 @@ async fn write(target: Target, records: impl IntoIterator<Item = Record>) -> Met
     for record in records {
         log.offer(record);
     }
-    timeout(Duration::from_secs(30), writer.finish())
-        .await
-        .unwrap();
+    timeout(Duration::from_secs(30), writer.finish()).await.unwrap();
     metrics
 }
 
 fn read(path: &Path) -> Vec<Record> {
     let text = std::fs::read_to_string(path).unwrap();
-    text.lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect()
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 #[test]
 fn only_what_is_acted_on_or_told_is_news() {
-    let before = decision();
-    assert!(is_news(None, &before));
-    let quiet = Decision {
-        notices: Vec::new(),
-        ..before.clone()
-    };
+    let quiet = Decision { notices: Vec::new(), ..decision() };
+    assert!(is_news(None, &quiet));
     assert!(!is_news(Some(&quiet), &quiet));
     let changes: [fn(&mut Decision); 5] = [
         |decision| decision.want += 1,
-        |decision| {
-            decision.answer = Answer::Value {
-                want: 0,
-                active: false,
-            }
-        },
+        |decision| decision.answer = Answer::Value { want: 0, active: false },
         |decision| decision.binding = Rule::GpuCeiling,
         |decision| decision.health = degraded(Why::Tls, 1),
         |decision| decision.notices = vec![Notice::Woke],
@@ -79,21 +66,12 @@ fn only_what_is_acted_on_or_told_is_news() {
 }
 
 fn degraded(why: Why, answered: u32) -> Health {
-    Health::Degraded {
-        since: Moment(0),
-        why,
-        answered,
-        expected: 3,
-    }
+    Health::Degraded { since: Moment(0), why, answered, expected: 3 }
 }
 
 #[test]
 fn a_cause_is_news_and_the_number_of_answers_is_not() {
-    let with = |health| Decision {
-        health,
-        notices: Vec::new(),
-        ..decision()
-    };
+    let with = |health| Decision { health, notices: Vec::new(), ..decision() };
     let timeouts = with(degraded(Why::Timeout, 1));
     assert!(!is_news(Some(&timeouts), &with(degraded(Why::Timeout, 2))));
     assert!(is_news(Some(&timeouts), &with(degraded(Why::Refused, 1))));
@@ -104,10 +82,7 @@ async fn lines_are_whole_and_in_order() {
     let dir = tempfile::tempdir().unwrap();
     let (path, target) = file(&dir, u64::MAX);
     let metrics = write(target, (1..=8).map(record)).await;
-    let wants: Vec<u32> = read(&path)
-        .iter()
-        .map(|record| record.decision.want)
-        .collect();
+    let wants: Vec<u32> = read(&path).iter().map(|record| record.decision.want).collect();
     assert_eq!(wants, (1..=8).collect::<Vec<_>>());
     assert_eq!(read(&path)[0], record(1));
     assert_eq!(metrics.lines_dropped(), 0);
@@ -121,10 +96,7 @@ async fn at_the_cap_the_file_turns_and_one_old_one_stays() {
     let (path, target) = file(&dir, 2 * line_bytes + 1);
     write(target, (1..=7).map(record)).await;
     let wants = |path: &Path| -> Vec<u32> {
-        read(path)
-            .iter()
-            .map(|record| record.decision.want)
-            .collect()
+        read(path).iter().map(|record| record.decision.want).collect()
     };
     assert_eq!(wants(&path), [7]);
     assert_eq!(wants(&rotated(&path)), [5, 6]);
@@ -161,10 +133,7 @@ async fn a_restart_appends_and_mends_a_line_that_was_cut_off() {
 async fn a_line_beyond_the_bound_is_dropped_and_counted() {
     let dir = tempfile::tempdir().unwrap();
     let (path, target) = file(&dir, u64::MAX);
-    let long = Record {
-        workload: "x".repeat(MAX_LINE_BYTES),
-        ..record(1)
-    };
+    let long = Record { workload: "x".repeat(MAX_LINE_BYTES), ..record(1) };
     let metrics = write(target, [long, record(2)]).await;
     assert_eq!(read(&path), [record(2)]);
     assert_eq!(metrics.lines_dropped(), 1);
@@ -174,10 +143,7 @@ async fn a_line_beyond_the_bound_is_dropped_and_counted() {
 async fn a_queue_that_is_full_drops_and_counts_instead_of_waiting() {
     let metrics = Metrics::default();
     let (queue, mut records) = mpsc::channel(2);
-    let log = DecisionLog {
-        queue,
-        metrics: metrics.clone(),
-    };
+    let log = DecisionLog { queue, metrics: metrics.clone() };
     for want in 1..=5 {
         log.offer(record(want));
     }
@@ -191,10 +157,7 @@ async fn a_disk_that_fails_loses_lines_and_then_goes_on() {
     let below = dir.path().join("logs");
     std::fs::create_dir(&below).unwrap();
     let path = below.join("decisions.jsonl");
-    let mut sink = Sink::new(Target::File {
-        path: path.clone(),
-        max_bytes: 10,
-    });
+    let mut sink = Sink::new(Target::File { path: path.clone(), max_bytes: 10 });
     sink.write(b"first line of a full file\n").unwrap();
     sink.flush().unwrap();
     // The next line turns the file, which fails while the directory is gone.
@@ -209,10 +172,7 @@ async fn a_disk_that_fails_loses_lines_and_then_goes_on() {
 
 #[test]
 fn a_log_that_cannot_be_opened_is_refused_with_its_path() {
-    let target = Target::File {
-        path: "/nonexistent/decisions.jsonl".into(),
-        max_bytes: 1,
-    };
+    let target = Target::File { path: "/nonexistent/decisions.jsonl".into(), max_bytes: 1 };
     let error = DecisionLog::open(target, Metrics::default()).unwrap_err();
     assert_eq!(
         error.to_string(),

@@ -14,20 +14,11 @@ use crate::web::{Access, router, serve};
 /// Serves a registry with one decided workload until the guard is dropped.
 async fn scaler(access: Access) -> (SocketAddr, DropGuard) {
     let registry = registry([known("prod", "llm")]);
-    publish(
-        &tracker(&registry, "prod", "llm"),
-        Clock::start(),
-        1,
-        wanting(5),
-    );
+    publish(&tracker(&registry, "prod", "llm"), Clock::start(), 1, wanting(5));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let shutdown = CancellationToken::new();
-    tokio::spawn(serve(
-        listener,
-        router(api(&registry, access)),
-        shutdown.clone(),
-    ));
+    tokio::spawn(serve(listener, router(api(&registry, access)), shutdown.clone()));
     (address, shutdown.drop_guard())
 }
 
@@ -38,12 +29,8 @@ async fn stranger(answer: &'static [u8]) -> SocketAddr {
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             let mut request = [0_u8; 1024];
-            tokio::io::AsyncReadExt::read(&mut stream, &mut request)
-                .await
-                .ok();
-            tokio::io::AsyncWriteExt::write_all(&mut stream, answer)
-                .await
-                .ok();
+            tokio::io::AsyncReadExt::read(&mut stream, &mut request).await.ok();
+            tokio::io::AsyncWriteExt::write_all(&mut stream, answer).await.ok();
         }
     });
     address
@@ -51,9 +38,7 @@ async fn stranger(answer: &'static [u8]) -> SocketAddr {
 
 fn args(name: &str, server: &str, format: Format) -> Args {
     // The client needs a provider even for plain HTTP; `main` installs it for the process.
-    rustls::crypto::ring::default_provider()
-        .install_default()
-        .ok();
+    rustls::crypto::ring::default_provider().install_default().ok();
     Args {
         workload: workload(name).unwrap(),
         server: server.to_owned(),
@@ -74,25 +59,16 @@ async fn explain(name: &str, server: &str, format: Format) -> Result<String, Err
 async fn a_running_scaler_is_explained() {
     let (address, _running) = scaler(Access::default()).await;
     // A trailing slash, and HOST:PORT as every other address of the binary is written.
-    for server in [
-        format!("http://{address}"),
-        format!("http://{address}/"),
-        address.to_string(),
-    ] {
+    for server in [format!("http://{address}"), format!("http://{address}/"), address.to_string()] {
         let text = explain("prod/llm", &server, Format::Text).await.unwrap();
-        assert!(
-            text.starts_with("prod/llm: 5 replicas, active\n  5 replicas = "),
-            "{text}"
-        );
+        assert!(text.starts_with("prod/llm: 5 replicas, active\n  5 replicas = "), "{text}");
     }
 }
 
 #[tokio::test]
 async fn json_is_the_answer_of_the_api() {
     let (address, _running) = scaler(Access::default()).await;
-    let text = explain("prod/llm", &address.to_string(), Format::Json)
-        .await
-        .unwrap();
+    let text = explain("prod/llm", &address.to_string(), Format::Json).await.unwrap();
     let shown: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(shown["want"], 5);
     assert_eq!(shown["decision"]["want"], 5);
@@ -101,9 +77,7 @@ async fn json_is_the_answer_of_the_api() {
 #[tokio::test]
 async fn what_the_api_says_is_read_back_whole() {
     let (address, _running) = scaler(Access::default()).await;
-    let text = explain("prod/llm", &address.to_string(), Format::Json)
-        .await
-        .unwrap();
+    let text = explain("prod/llm", &address.to_string(), Format::Json).await.unwrap();
     let snapshot: Snapshot = serde_json::from_str(&text).unwrap();
     assert_eq!(serde_json::to_string(&snapshot).unwrap() + "\n", text);
 }
@@ -111,14 +85,9 @@ async fn what_the_api_says_is_read_back_whole() {
 #[tokio::test]
 async fn an_unknown_workload_is_told_with_the_way_to_the_known_ones() {
     let (address, _running) = scaler(Access::default()).await;
-    let error = explain("prod/none", &address.to_string(), Format::Text)
-        .await
-        .unwrap_err();
+    let error = explain("prod/none", &address.to_string(), Format::Text).await.unwrap_err();
     let text = error.to_string();
-    assert!(
-        text.starts_with("workload prod/none is not known: "),
-        "{text}"
-    );
+    assert!(text.starts_with("workload prod/none is not known: "), "{text}");
     assert!(text.contains("/api/v1/workloads"), "{text}");
 }
 
@@ -127,18 +96,10 @@ async fn a_server_that_is_not_there_is_told_with_the_flag() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
-    let error = explain("prod/llm", &address.to_string(), Format::Text)
-        .await
-        .unwrap_err();
+    let error = explain("prod/llm", &address.to_string(), Format::Text).await.unwrap_err();
     let text = ErrorChain(&error).to_string();
-    assert!(
-        text.starts_with(&format!("no scaler answers at {address}: start one with")),
-        "{text}"
-    );
-    assert!(
-        text.contains("point --server at its --http-address"),
-        "{text}"
-    );
+    assert!(text.starts_with(&format!("no scaler answers at {address}: start one with")), "{text}");
+    assert!(text.contains("point --server at its --http-address"), "{text}");
 }
 
 #[tokio::test]
@@ -149,19 +110,12 @@ async fn a_stranger_is_told_from_a_scaler() {
         b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}",
     ] {
         let address = stranger(answer).await;
-        let error = explain("prod/llm", &address.to_string(), Format::Text)
-            .await
-            .unwrap_err();
+        let error = explain("prod/llm", &address.to_string(), Format::Text).await.unwrap_err();
         assert!(matches!(error, Error::NotOurs { .. }), "{error}");
-        assert!(
-            error.to_string().contains("use the same version here"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("use the same version here"), "{error}");
     }
     let address = stranger(b"SSH-2.0-OpenSSH_9.6\r\n").await;
-    let error = explain("prod/llm", &address.to_string(), Format::Text)
-        .await
-        .unwrap_err();
+    let error = explain("prod/llm", &address.to_string(), Format::Text).await.unwrap_err();
     assert!(matches!(error, Error::Unreachable { .. }), "{error}");
 }
 
@@ -172,28 +126,16 @@ async fn an_endless_answer_is_not_read_to_its_end() {
     let endless = tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
         let mut request = [0_u8; 1024];
-        tokio::io::AsyncReadExt::read(&mut stream, &mut request)
-            .await
-            .unwrap();
+        tokio::io::AsyncReadExt::read(&mut stream, &mut request).await.unwrap();
         let head = b"HTTP/1.1 200 OK\r\ncontent-length: 99999999999\r\n\r\n";
-        tokio::io::AsyncWriteExt::write_all(&mut stream, head)
-            .await
-            .unwrap();
+        tokio::io::AsyncWriteExt::write_all(&mut stream, head).await.unwrap();
         let chunk = vec![b' '; 1024 * 1024];
-        while tokio::io::AsyncWriteExt::write_all(&mut stream, &chunk)
-            .await
-            .is_ok()
-        {}
+        while tokio::io::AsyncWriteExt::write_all(&mut stream, &chunk).await.is_ok() {}
     });
-    let error = explain("prod/llm", &address.to_string(), Format::Text)
-        .await
-        .unwrap_err();
+    let error = explain("prod/llm", &address.to_string(), Format::Text).await.unwrap_err();
     assert!(matches!(error, Error::TooLarge { .. }), "{error}");
     // The connection was given up, which ends the writer.
-    tokio::time::timeout(Duration::from_secs(10), endless)
-        .await
-        .unwrap()
-        .unwrap();
+    tokio::time::timeout(Duration::from_secs(10), endless).await.unwrap().unwrap();
 }
 
 #[tokio::test]
@@ -201,47 +143,23 @@ async fn a_token_file_that_is_not_there_is_told() {
     let mut args = args("prod/llm", "http://127.0.0.1:9", Format::Text);
     args.token_file = Some("/nonexistent/token".into());
     let error = run(&args, &mut Vec::new()).await.unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "`--token-file /nonexistent/token` cannot be read"
-    );
+    assert_eq!(error.to_string(), "`--token-file /nonexistent/token` cannot be read");
 }
 
 #[test]
 fn a_workload_is_namespace_and_name() {
-    assert_eq!(
-        workload("prod/llm"),
-        Ok(("prod".to_owned(), "llm".to_owned()))
-    );
-    for text in [
-        "",
-        "llm",
-        "/llm",
-        "prod/",
-        "a/b/c",
-        "prod/ll m",
-        "prod/../x",
-        "prod/ö",
-    ] {
+    assert_eq!(workload("prod/llm"), Ok(("prod".to_owned(), "llm".to_owned())));
+    for text in ["", "llm", "/llm", "prod/", "a/b/c", "prod/ll m", "prod/../x", "prod/ö"] {
         assert_eq!(workload(text), Err(NoWorkload), "{text}");
     }
-    assert_eq!(
-        workload(&format!("prod/{}", "x".repeat(254))),
-        Err(NoWorkload)
-    );
+    assert_eq!(workload(&format!("prod/{}", "x".repeat(254))), Err(NoWorkload));
 }
 
 #[test]
 fn addresses_and_urls_lead_to_the_same_path() {
     for (server, expected) in [
-        (
-            "localhost:8080",
-            "http://localhost:8080/api/v1/workloads/prod/llm",
-        ),
-        (
-            "https://scaler.example/base/",
-            "https://scaler.example/base/api/v1/workloads/prod/llm",
-        ),
+        ("localhost:8080", "http://localhost:8080/api/v1/workloads/prod/llm"),
+        ("https://scaler.example/base/", "https://scaler.example/base/api/v1/workloads/prod/llm"),
         ("http://[::1]:80", "http://[::1]/api/v1/workloads/prod/llm"),
     ] {
         let url = url(&args("prod/llm", server, Format::Text)).unwrap();
@@ -249,10 +167,7 @@ fn addresses_and_urls_lead_to_the_same_path() {
     }
     for server in ["", "ftp://x", "http://", "unix:///run/x", "http://a b"] {
         let error = url(&args("prod/llm", server, Format::Text)).unwrap_err();
-        assert!(
-            error.to_string().contains("expected a URL"),
-            "{server}: {error}"
-        );
+        assert!(error.to_string().contains("expected a URL"), "{server}: {error}");
     }
 }
 

@@ -17,20 +17,11 @@ const WIDTH: usize = 80;
 /// When `out` is closed.
 pub fn print(snapshot: &Snapshot, out: &mut dyn Write) -> io::Result<()> {
     let workload = &snapshot.workload;
-    writeln!(
-        out,
-        "{}/{}: {}",
-        workload.namespace,
-        workload.name,
-        verdict(workload)
-    )?;
+    writeln!(out, "{}/{}: {}", workload.namespace, workload.name, verdict(workload))?;
     wrapped(out, "  ", "  ", &workload.summary)?;
     writeln!(out)?;
     field(out, "Replicas", &replicas(workload))?;
-    let hpa = snapshot
-        .hpa
-        .as_ref()
-        .map_or("no count to compare", |hpa| hpa.text.as_str());
+    let hpa = snapshot.hpa.as_ref().map_or("no count to compare", |hpa| hpa.text.as_str());
     field(out, "HPA", hpa)?;
     field(out, "KEDA asked", &asked(snapshot))?;
     if let Some(decision) = &snapshot.decision {
@@ -68,7 +59,7 @@ fn verdict(workload: &Workload) -> String {
 }
 
 fn replicas(workload: &Workload) -> String {
-    let count = |count: Option<u32>| count.map_or("unknown".to_owned(), |count| count.to_string());
+    let count = |count: Option<u32>| count.map_or_else(unknown, |count| count.to_string());
     let bounds = match (workload.min, workload.max) {
         (Some(min), Some(max)) => format!(", bounds {min} to {max}"),
         (_, _) => String::new(),
@@ -90,11 +81,7 @@ fn asked(snapshot: &Snapshot) -> String {
     }
     let calls = snapshot.asked.iter().map(|asked| {
         let caller = if asked.caller == "hpa" { "HPA" } else { "poll" };
-        format!(
-            "{} ({caller}) {} ago",
-            asked.rpc,
-            format_millis(asked.age_ms)
-        )
+        format!("{} ({caller}) {} ago", asked.rpc, format_millis(asked.age_ms))
     });
     calls.collect::<Vec<_>>().join(", ")
 }
@@ -104,16 +91,12 @@ fn decided(workload: &Workload, decision: &Decision) -> String {
         Some(age_ms) => format!("on inputs at most {} older", format_millis(age_ms)),
         None => "without fresh inputs".to_owned(),
     };
-    format!(
-        "{} ago {inputs}, by rule {}",
-        format_millis(workload.age_ms),
-        decision.binding.label()
-    )
+    format!("{} ago {inputs}, by rule {}", format_millis(workload.age_ms), decision.binding.label())
 }
 
 fn inputs(out: &mut dyn Write, decision: &Decision, policy: Option<&Spec>) -> io::Result<()> {
     let inputs = &decision.inputs;
-    let requests = |value: Option<f64>| value.map_or("unknown".to_owned(), words::number);
+    let requests = |value: Option<f64>| value.map_or_else(unknown, words::number);
     let percent = |value: f64| format!("{:.0} %", value * 100.0);
     writeln!(out, "\nInputs")?;
     item(out, "waiting requests", &requests(inputs.waiting))?;
@@ -139,14 +122,8 @@ fn inputs(out: &mut dyn Write, decision: &Decision, policy: Option<&Spec>) -> io
     }
     item(out, "level from", words::level_source(inputs.level_source))?;
     item(out, "cold start", &format_millis(inputs.cold_start_ms))?;
-    let score = inputs
-        .ghost_score
-        .map_or(String::new(), |score| format!("{score:.0} of 100, "));
-    item(
-        out,
-        "ghost score",
-        &format!("{score}hold {}", format_millis(inputs.hold_ms)),
-    )?;
+    let score = inputs.ghost_score.map_or(String::new(), |score| format!("{score:.0} of 100, "));
+    item(out, "ghost score", &format!("{score}hold {}", format_millis(inputs.hold_ms)))?;
     if let Some(policy) = policy {
         let slo = format!(
             "first token {}, then {} a token",
@@ -164,12 +141,8 @@ fn votes(out: &mut dyn Write, snapshot: &Snapshot) -> io::Result<()> {
     }
     writeln!(out, "\n  {:<12}{:>5}  why", "rule", "wants")?;
     for vote in &snapshot.votes {
-        let want = vote.want.map_or("-".to_owned(), |want| want.to_string());
-        let mark = if snapshot.workload.binding == Some(vote.rule) {
-            '*'
-        } else {
-            ' '
-        };
+        let want = vote.want.map_or_else(none, |want| want.to_string());
+        let mark = if snapshot.workload.binding == Some(vote.rule) { '*' } else { ' ' };
         let first = format!("{mark} {:<12}{want:>5}  ", vote.rule.label());
         wrapped(out, &first, &" ".repeat(21), &vote.text)?;
     }
@@ -180,16 +153,11 @@ fn members(out: &mut dyn Write, members: &[Member]) -> io::Result<()> {
     if members.is_empty() {
         return Ok(());
     }
-    writeln!(
-        out,
-        "\n  {:<30}{:<12}{:>9}{:>9}  reading",
-        "engine", "phase", "waiting", "running"
-    )?;
+    writeln!(out, "\n  {:<30}{:<12}{:>9}{:>9}  reading", "engine", "phase", "waiting", "running")?;
     for member in members {
-        let number = |value: Option<f64>| value.map_or("-".to_owned(), words::number);
-        let age = member.age_ms.map_or(String::new(), |age_ms| {
-            format!(" {}", format_millis(age_ms))
-        });
+        let number = |value: Option<f64>| value.map_or_else(none, words::number);
+        let age =
+            member.age_ms.map_or(String::new(), |age_ms| format!(" {}", format_millis(age_ms)));
         let row = format!(
             "  {:<30}{:<12}{:>9}{:>9}  {}{age}",
             shortened(&member.id, 29),
@@ -213,6 +181,15 @@ fn phase(phase: Phase) -> &'static str {
         Phase::NotReady => "not ready",
         Phase::Terminating => "terminating",
     }
+}
+
+fn unknown() -> String {
+    "unknown".to_owned()
+}
+
+/// In a column of numbers.
+fn none() -> String {
+    "-".to_owned()
 }
 
 /// Keeps the end, where pod names differ.

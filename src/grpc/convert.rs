@@ -43,12 +43,11 @@ pub(super) fn check_metric_name(name: &str) -> Result<(), Status> {
     if name.is_empty() {
         return Err(Status::invalid_argument("metricName is empty: expected wanted-replicas"));
     }
-    let without_prefix = name.strip_prefix('s').and_then(|rest| rest.split_once('-')).and_then(
-        |(index, bare)| {
+    let without_prefix =
+        name.strip_prefix('s').and_then(|rest| rest.split_once('-')).and_then(|(index, bare)| {
             let numbered = !index.is_empty() && index.bytes().all(|b| b.is_ascii_digit());
             numbered.then_some(bare)
-        },
-    );
+        });
     if name == METRIC_NAME || without_prefix == Some(METRIC_NAME) {
         Ok(())
     } else {
@@ -60,9 +59,8 @@ pub(super) fn check_metric_name(name: &str) -> Result<(), Status> {
 pub(super) fn check_ref(
     scaled_object: Option<&proto::ScaledObjectRef>,
 ) -> Result<&proto::ScaledObjectRef, Status> {
-    let named = |found: &&proto::ScaledObjectRef| {
-        !found.name.is_empty() && !found.namespace.is_empty()
-    };
+    let named =
+        |found: &&proto::ScaledObjectRef| !found.name.is_empty() && !found.namespace.is_empty();
     scaled_object.filter(named).ok_or_else(|| {
         Status::invalid_argument("scaledObjectRef has no name or no namespace: expected both")
     })
@@ -121,8 +119,7 @@ mod tests {
         for name in ["wanted-replicas", "s0-wanted-replicas", "s12-wanted-replicas"] {
             assert!(check_metric_name(name).is_ok(), "{name}");
         }
-        for name in ["wanted", "s-wanted-replicas", "sx-wanted-replicas", "s0-s0-wanted-replicas"]
-        {
+        for name in ["wanted", "s-wanted-replicas", "sx-wanted-replicas", "s0-s0-wanted-replicas"] {
             let status = check_metric_name(name).unwrap_err();
             assert_eq!(status.code(), tonic::Code::NotFound, "{name}");
         }

@@ -65,11 +65,7 @@ impl RpcMetrics {
             Unit::Seconds,
             self.durations.clone(),
         );
-        registry.register(
-            "open_streams",
-            "Open StreamIsActive streams",
-            self.open_streams.clone(),
-        );
+        registry.register("open_streams", "Open StreamIsActive streams", self.open_streams.clone());
         registry.register(
             "edges_sent",
             "Activations pushed over StreamIsActive",

@@ -17,8 +17,7 @@ use super::observe::{RpcMetrics, StreamGuard};
 use crate::decision::Answer;
 use crate::proto::external_scaler_server::ExternalScaler;
 use crate::proto::{
-    GetMetricSpecResponse, GetMetricsRequest, GetMetricsResponse, IsActiveResponse,
-    ScaledObjectRef,
+    GetMetricSpecResponse, GetMetricsRequest, GetMetricsResponse, IsActiveResponse, ScaledObjectRef,
 };
 use crate::registry::{self, Caller, OpenStream, Registry, Rpc};
 

@@ -193,9 +193,8 @@ impl Tls {
 
     fn config(&self, contents: &Contents) -> Result<ServerConfig, Error> {
         let chain = certificates("certificate", &self.certificate, &contents.certificate)?;
-        let key = PrivateKeyDer::from_pem_slice(&contents.key).map_err(|_not_a_key| {
-            Error::Pem { what: "private key", path: self.key.clone() }
-        })?;
+        let key = PrivateKeyDer::from_pem_slice(&contents.key)
+            .map_err(|_not_a_key| Error::Pem { what: "private key", path: self.key.clone() })?;
         // Named rather than taken from the process, so that no order of start-up matters.
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))

@@ -43,9 +43,7 @@ fn page(format: Format) -> String {
     let clock = Clock::start();
     publish(&tracker(&registry, "prod", "llm"), clock, 1, wanted);
     let no_metadata = std::collections::HashMap::new();
-    registry
-        .lookup("prod", "llm", &no_metadata, Caller::Hpa, Rpc::GetMetrics)
-        .unwrap();
+    registry.lookup("prod", "llm", &no_metadata, Caller::Hpa, Rpc::GetMetrics).unwrap();
     let metrics = Metrics::default();
     metrics.decided(Duration::from_micros(2));
     metrics.scraped(Duration::from_millis(3), None);
@@ -62,11 +60,7 @@ fn page(format: Format) -> String {
 /// The values of one family by labels.
 fn values(page: &str, name: &str) -> Vec<(String, f64)> {
     let samples = parse(page).1;
-    samples
-        .into_iter()
-        .filter(|s| s.0 == name)
-        .map(|(_, labels, value)| (labels, value))
-        .collect()
+    samples.into_iter().filter(|s| s.0 == name).map(|(_, labels, value)| (labels, value)).collect()
 }
 
 #[test]
@@ -85,19 +79,12 @@ fn every_listed_family_is_on_the_page_and_no_other() {
         let mut n_samples = 0;
         for (name, labels, _) in of_family {
             n_samples += 1;
-            let names = labels
-                .split("\",")
-                .filter_map(|label| label.split_once('='))
-                .map(|l| l.0);
+            let names = labels.split("\",").filter_map(|label| label.split_once('=')).map(|l| l.0);
             let names: Vec<&str> = names.filter(|name| *name != "le").collect();
             assert_eq!(names, family.labels, "{name}");
         }
         assert!(n_samples > 0, "{} has no sample", family.name);
-        let kind = if family.kind == "info" {
-            "gauge"
-        } else {
-            family.kind
-        };
+        let kind = if family.kind == "info" { "gauge" } else { family.kind };
         assert_eq!(types[family.name], kind, "{}", family.name);
         assert!(page.contains(&format!("# HELP {} {}.\n", family.name, family.help)));
     }
@@ -108,29 +95,14 @@ fn names_and_help_follow_the_conventions() {
     for family in described() {
         let name = family.name;
         assert!(name.starts_with("ghostscaler_"), "{name}");
-        assert!(
-            name.chars().all(|c| c.is_ascii_lowercase() || c == '_'),
-            "{name}"
-        );
+        assert!(name.chars().all(|c| c.is_ascii_lowercase() || c == '_'), "{name}");
         assert_eq!(name.ends_with("_total"), family.kind == "counter", "{name}");
         assert_eq!(name.ends_with("_info"), family.kind == "info", "{name}");
-        for unit in [
-            "_ms",
-            "_millis",
-            "_percent",
-            "_bytes_total_bytes",
-            "_minutes",
-        ] {
+        for unit in ["_ms", "_millis", "_percent", "_bytes_total_bytes", "_minutes"] {
             assert!(!name.contains(unit), "{name} is not in a base unit");
         }
-        assert!(
-            !family.help.ends_with('.') && family.help.len() > 8,
-            "{name}"
-        );
-        assert!(
-            !family.labels.contains(&"trigger"),
-            "{name} has an unbounded label"
-        );
+        assert!(!family.help.ends_with('.') && family.help.len() > 8, "{name}");
+        assert!(!family.labels.contains(&"trigger"), "{name} has an unbounded label");
     }
 }
 
@@ -160,10 +132,7 @@ fn a_decided_workload_shows_its_numbers() {
     );
     let asked = values(&page, "ghostscaler_workload_asked_age_seconds");
     assert_eq!(asked.len(), 1);
-    assert_eq!(
-        asked[0].0,
-        format!(r#"{labels},rpc="GetMetrics",caller="hpa""#)
-    );
+    assert_eq!(asked[0].0, format!(r#"{labels},rpc="GetMetrics",caller="hpa""#));
     assert!((0.0..60.0).contains(&asked[0].1), "{asked:?}");
 }
 
@@ -188,9 +157,7 @@ fn an_undecided_workload_shows_its_answer_and_no_invented_zero() {
         ]
     );
     assert_eq!(
-        shown["ghostscaler_workload_answered_replicas"]
-            .1
-            .total_cmp(&3.0),
+        shown["ghostscaler_workload_answered_replicas"].1.total_cmp(&3.0),
         std::cmp::Ordering::Equal
     );
     assert_eq!(
@@ -203,41 +170,28 @@ fn an_undecided_workload_shows_its_answer_and_no_invented_zero() {
 fn an_error_answer_is_no_series() {
     let registry = registry([workload("prod", "llm")]);
     let mut lost = wanting(3);
-    lost.answer = Answer::Unavailable {
-        why: Unavailable::SourceLost,
-    };
+    lost.answer = Answer::Unavailable { why: Unavailable::SourceLost };
     let clock = Clock::start();
     publish(&tracker(&registry, "prod", "llm"), clock, 1, lost);
-    let page = Page::new(&Metrics::default(), registry, clock)
-        .render(Format::Text)
-        .unwrap();
+    let page = Page::new(&Metrics::default(), registry, clock).render(Format::Text).unwrap();
     assert_eq!(values(&page, "ghostscaler_workload_answered_replicas"), []);
     assert_eq!(values(&page, "ghostscaler_workload_active"), []);
-    assert_eq!(
-        values(&page, "ghostscaler_workload_wanted_replicas").len(),
-        1
-    );
+    assert_eq!(values(&page, "ghostscaler_workload_wanted_replicas").len(), 1);
 }
 
 #[test]
 fn of_two_triggers_the_larger_answer_is_shown_once() {
     let mut two = workload("prod", "llm");
-    two.triggers
-        .push([("profile".to_owned(), "batch".to_owned())].into());
+    two.triggers.push([("profile".to_owned(), "batch".to_owned())].into());
     let registry = registry([two]);
     let clock = Clock::start();
     for (tracker, want) in registry.trackers().iter().zip([2, 6]) {
         publish(tracker, clock, 1, wanting(want));
     }
-    let page = Page::new(&Metrics::default(), registry, clock)
-        .render(Format::Text)
-        .unwrap();
+    let page = Page::new(&Metrics::default(), registry, clock).render(Format::Text).unwrap();
     let wanted = values(&page, "ghostscaler_workload_wanted_replicas");
     assert_eq!(wanted, [(r#"namespace="prod",name="llm""#.to_owned(), 6.0)]);
-    assert_eq!(
-        values(&page, "ghostscaler_workloads"),
-        [(String::new(), 2.0)]
-    );
+    assert_eq!(values(&page, "ghostscaler_workloads"), [(String::new(), 2.0)]);
 }
 
 #[test]
@@ -261,31 +215,14 @@ fn the_process_counts_what_happened() {
     errors.sort_by(|a, b| a.0.cmp(&b.0));
     let kinds = [r#"kind="pod_gone""#, r#"kind="timeout""#].map(|kind| (kind.to_owned(), 1.0));
     assert_eq!(errors, kinds);
+    assert_eq!(values(&page, "ghostscaler_decision_log_dropped_total"), one(""));
+    assert_eq!(values(&page, "ghostscaler_decision_duration_seconds_count"), one(""));
+    assert_eq!(values(&page, "ghostscaler_scrape_duration_seconds_count"), [(String::new(), 2.0)]);
+    let reloads: BTreeMap<_, _> =
+        values(&page, "ghostscaler_config_reloads_total").into_iter().collect();
+    assert_eq!(reloads.len(), 2, "the one that has not happened is there at 0");
     assert_eq!(
-        values(&page, "ghostscaler_decision_log_dropped_total"),
-        one("")
-    );
-    assert_eq!(
-        values(&page, "ghostscaler_decision_duration_seconds_count"),
-        one("")
-    );
-    assert_eq!(
-        values(&page, "ghostscaler_scrape_duration_seconds_count"),
-        [(String::new(), 2.0)]
-    );
-    let reloads: BTreeMap<_, _> = values(&page, "ghostscaler_config_reloads_total")
-        .into_iter()
-        .collect();
-    assert_eq!(
-        reloads.len(),
-        2,
-        "the one that has not happened is there at 0"
-    );
-    assert_eq!(
-        values(
-            &page,
-            "ghostscaler_tls_certificate_expiry_timestamp_seconds"
-        ),
+        values(&page, "ghostscaler_tls_certificate_expiry_timestamp_seconds"),
         [(String::new(), 1_900_000_000.0)]
     );
 }
@@ -294,13 +231,9 @@ fn the_process_counts_what_happened() {
 fn a_hostile_name_cannot_forge_a_series() {
     let name = "llm\"} 1\nforged{x=\"\\";
     let registry = registry([workload("prod", name)]);
-    let page = Page::new(&Metrics::default(), registry, Clock::start())
-        .render(Format::Text)
-        .unwrap();
-    assert!(
-        !page.lines().any(|line| line.starts_with("forged")),
-        "{page}"
-    );
+    let page =
+        Page::new(&Metrics::default(), registry, Clock::start()).render(Format::Text).unwrap();
+    assert!(!page.lines().any(|line| line.starts_with("forged")), "{page}");
     assert!(page.contains(r#"name="llm\"} 1\nforged{x=\"\\""#), "{page}");
 }
 
@@ -308,14 +241,8 @@ fn a_hostile_name_cannot_forge_a_series() {
 fn the_open_metrics_page_ends_and_names_its_units() {
     let page = page(Format::OpenMetrics);
     assert!(page.ends_with("# EOF\n"));
-    assert!(
-        page.contains("# UNIT ghostscaler_workload_asked_age_seconds seconds\n"),
-        "{page}"
-    );
-    assert!(
-        page.contains("# TYPE ghostscaler_source_errors counter\n"),
-        "{page}"
-    );
+    assert!(page.contains("# UNIT ghostscaler_workload_asked_age_seconds seconds\n"), "{page}");
+    assert!(page.contains("# TYPE ghostscaler_source_errors counter\n"), "{page}");
     assert!(page.contains("# TYPE ghostscaler_build info\n"), "{page}");
 }
 
@@ -327,16 +254,11 @@ fn a_large_fleet_costs_a_bounded_number_of_series() {
     for tracker in registry.trackers().iter() {
         publish(tracker, clock, 1, wanting(3));
     }
-    let page = Page::new(&Metrics::default(), registry, clock)
-        .render(Format::Text)
-        .unwrap();
+    let page = Page::new(&Metrics::default(), registry, clock).render(Format::Text).unwrap();
     let n_series = parse(&page).1.len();
     // At most one series of each family a workload, none of the ten of a method never called.
     let n_families = workloads::DESCRIBED.len();
-    assert!(
-        n_series < 1_000 * n_families,
-        "{n_series} series of {n_families} families"
-    );
+    assert!(n_series < 1_000 * n_families, "{n_series} series of {n_families} families");
 }
 
 #[test]
@@ -351,11 +273,8 @@ fn promtool_finds_nothing_to_say() {
         println!("skipped: no promtool on PATH (Debian package `prometheus`)");
         return;
     };
-    std::io::Write::write_all(
-        &mut promtool.stdin.take().unwrap(),
-        page(Format::Text).as_bytes(),
-    )
-    .unwrap();
+    std::io::Write::write_all(&mut promtool.stdin.take().unwrap(), page(Format::Text).as_bytes())
+        .unwrap();
     let output = promtool.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success() && said.is_empty(), "{said}");

@@ -22,10 +22,7 @@ const WORKLOAD: &[&str] = &["namespace", "name"];
 /// The families, in the order of the page.
 pub(super) const DESCRIBED: &[Described] = &[
     described("ghostscaler_workloads", &[], "Triggers that are tracked"),
-    gauge(
-        "ghostscaler_workload_wanted_replicas",
-        "Replicas that the rules want",
-    ),
+    gauge("ghostscaler_workload_wanted_replicas", "Replicas that the rules want"),
     gauge(
         "ghostscaler_workload_answered_replicas",
         "Replicas that KEDA is answered; absent while the answer is an error",
@@ -36,18 +33,9 @@ pub(super) const DESCRIBED: &[Described] = &[
     ),
     gauge("ghostscaler_workload_spec_replicas", "Replicas ordered"),
     gauge("ghostscaler_workload_ready_replicas", "Replicas serving"),
-    gauge(
-        "ghostscaler_workload_starting_replicas",
-        "Replicas on their way",
-    ),
-    gauge(
-        "ghostscaler_workload_waiting_requests",
-        "Requests waiting, over all engines",
-    ),
-    gauge(
-        "ghostscaler_workload_running_requests",
-        "Requests running, over all engines",
-    ),
+    gauge("ghostscaler_workload_starting_replicas", "Replicas on their way"),
+    gauge("ghostscaler_workload_waiting_requests", "Requests waiting, over all engines"),
+    gauge("ghostscaler_workload_running_requests", "Requests running, over all engines"),
     gauge(
         "ghostscaler_workload_work",
         "Work demanded, in replica-seconds of engine time per second",
@@ -56,30 +44,12 @@ pub(super) const DESCRIBED: &[Described] = &[
         "ghostscaler_workload_utilization_target_ratio",
         "Utilisation that a replica can carry inside the SLO, 0 to 1",
     ),
-    gauge(
-        "ghostscaler_workload_headroom_replicas",
-        "Headroom kept for growth within a cold start",
-    ),
-    gauge(
-        "ghostscaler_workload_kv_usage_ratio",
-        "KV-cache use of the fullest engine, 0 to 1",
-    ),
-    gauge(
-        "ghostscaler_workload_gpu_busy_ratio",
-        "GPU time busy, 0 to 1",
-    ),
-    gauge(
-        "ghostscaler_workload_ghost_score",
-        "Ghost score of one replica fewer, 0 to 100",
-    ),
-    gauge(
-        "ghostscaler_workload_decision_age_seconds",
-        "Time since the last decision",
-    ),
-    gauge(
-        "ghostscaler_workload_input_age_seconds",
-        "Age of the oldest fresh sample it stands on",
-    ),
+    gauge("ghostscaler_workload_headroom_replicas", "Headroom kept for growth within a cold start"),
+    gauge("ghostscaler_workload_kv_usage_ratio", "KV-cache use of the fullest engine, 0 to 1"),
+    gauge("ghostscaler_workload_gpu_busy_ratio", "GPU time busy, 0 to 1"),
+    gauge("ghostscaler_workload_ghost_score", "Ghost score of one replica fewer, 0 to 100"),
+    gauge("ghostscaler_workload_decision_age_seconds", "Time since the last decision"),
+    gauge("ghostscaler_workload_input_age_seconds", "Age of the oldest fresh sample it stands on"),
     described(
         "ghostscaler_workload_health",
         &["namespace", "name", "state"],
@@ -111,12 +81,7 @@ const fn described(
     labels: &'static [&'static str],
     help: &'static str,
 ) -> Described {
-    Described {
-        name,
-        kind: "gauge",
-        labels,
-        help,
-    }
+    Described { name, kind: "gauge", labels, help }
 }
 
 #[derive(Debug)]
@@ -141,10 +106,8 @@ impl Collector {
     fn rows(&self) -> Vec<Row> {
         let mut rows: BTreeMap<WorkloadKey, Row> = BTreeMap::new();
         for tracker in self.registry.trackers().iter() {
-            let row = Row {
-                tracker: Arc::clone(tracker),
-                published: tracker.published.load_full(),
-            };
+            let row =
+                Row { tracker: Arc::clone(tracker), published: tracker.published.load_full() };
             match rows.entry(tracker.key.workload.clone()) {
                 std::collections::btree_map::Entry::Vacant(entry) => {
                     entry.insert(row);
@@ -162,10 +125,7 @@ impl Collector {
 
 impl Row {
     fn rank(&self) -> (Option<u32>, u64) {
-        (
-            self.answered().map(|(want, _)| want),
-            self.tracker.key.trigger,
-        )
+        (self.answered().map(|(want, _)| want), self.tracker.key.trigger)
     }
 
     fn answered(&self) -> Option<(u32, bool)> {
@@ -176,10 +136,7 @@ impl Row {
     }
 
     fn inputs(&self) -> Option<&Inputs> {
-        self.published
-            .decision
-            .as_deref()
-            .map(|decision| &decision.inputs)
+        self.published.decision.as_deref().map(|decision| &decision.inputs)
     }
 }
 
@@ -190,55 +147,27 @@ type Value = fn(&Row, Moment) -> Option<f64>;
 /// [`DESCRIBED`] has labels of its own.
 const VALUES: &[(&str, Option<Unit>, Value)] = &[
     ("workload_wanted_replicas", None, |row, _| {
-        row.published
-            .decision
-            .as_deref()
-            .map(|decision| f64::from(decision.want))
+        row.published.decision.as_deref().map(|decision| f64::from(decision.want))
     }),
-    ("workload_answered_replicas", None, |row, _| {
-        row.answered().map(|(want, _)| f64::from(want))
-    }),
+    ("workload_answered_replicas", None, |row, _| row.answered().map(|(want, _)| f64::from(want))),
     ("workload_active", None, |row, _| {
-        row.answered()
-            .map(|(_, active)| f64::from(u8::from(active)))
+        row.answered().map(|(_, active)| f64::from(u8::from(active)))
     }),
-    ("workload_spec_replicas", None, |row, _| {
-        row.inputs()?.spec.map(f64::from)
-    }),
-    ("workload_ready_replicas", None, |row, _| {
-        Some(f64::from(row.inputs()?.ready))
-    }),
-    ("workload_starting_replicas", None, |row, _| {
-        Some(f64::from(row.inputs()?.starting))
-    }),
-    ("workload_waiting_requests", None, |row, _| {
-        row.inputs()?.waiting
-    }),
-    ("workload_running_requests", None, |row, _| {
-        row.inputs()?.running
-    }),
+    ("workload_spec_replicas", None, |row, _| row.inputs()?.spec.map(f64::from)),
+    ("workload_ready_replicas", None, |row, _| Some(f64::from(row.inputs()?.ready))),
+    ("workload_starting_replicas", None, |row, _| Some(f64::from(row.inputs()?.starting))),
+    ("workload_waiting_requests", None, |row, _| row.inputs()?.waiting),
+    ("workload_running_requests", None, |row, _| row.inputs()?.running),
     ("workload_work", None, |row, _| row.inputs()?.work),
-    ("workload_utilization_target_ratio", None, |row, _| {
-        row.inputs()?.rho
-    }),
-    ("workload_headroom_replicas", None, |row, _| {
-        row.inputs()?.headroom
-    }),
-    ("workload_kv_usage_ratio", None, |row, _| {
-        row.inputs()?.kv_usage
-    }),
-    ("workload_gpu_busy_ratio", None, |row, _| {
-        row.inputs()?.gpu_busy
-    }),
-    ("workload_ghost_score", None, |row, _| {
-        row.inputs()?.ghost_score
-    }),
+    ("workload_utilization_target_ratio", None, |row, _| row.inputs()?.rho),
+    ("workload_headroom_replicas", None, |row, _| row.inputs()?.headroom),
+    ("workload_kv_usage_ratio", None, |row, _| row.inputs()?.kv_usage),
+    ("workload_gpu_busy_ratio", None, |row, _| row.inputs()?.gpu_busy),
+    ("workload_ghost_score", None, |row, _| row.inputs()?.ghost_score),
     ("workload_decision_age", Some(Unit::Seconds), |row, now| {
         Some(now.secs_since(row.published.at))
     }),
-    ("workload_input_age", Some(Unit::Seconds), |row, _| {
-        row.inputs()?.age_ms.map(seconds)
-    }),
+    ("workload_input_age", Some(Unit::Seconds), |row, _| row.inputs()?.age_ms.map(seconds)),
 ];
 
 impl prometheus_client::collector::Collector for Collector {
@@ -257,11 +186,7 @@ impl prometheus_client::collector::Collector for Collector {
         }
         let mut metric = family(&mut encoder, "workload_health", None)?;
         for row in &rows {
-            let health = row
-                .published
-                .decision
-                .as_deref()
-                .map(|decision| decision.health);
+            let health = row.published.decision.as_deref().map(|decision| decision.health);
             let state = health.map_or("not_yet_observed", words::health_label);
             row.sample(&mut metric, &[("state", state)], 1.0)?;
         }
@@ -331,9 +256,7 @@ fn readings(encoder: &mut DescriptorEncoder<'_>, rows: &[Row]) -> fmt::Result {
     }
     let mut metric = family(encoder, "engine_readings", None)?;
     for ((state, why), count) in counts {
-        metric
-            .encode_family(&vec![("state", state), ("why", why)])?
-            .encode_gauge(&count)?;
+        metric.encode_family(&vec![("state", state), ("why", why)])?.encode_gauge(&count)?;
     }
     Ok(())
 }

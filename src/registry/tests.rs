@@ -96,7 +96,8 @@ fn an_undecided_trigger_answers_the_present_count_and_follows_it() {
 
 #[test]
 fn b6_two_triggers_of_one_object_are_two_trackers() {
-    let registry = registry(&[workload("a", Some(1), &[&[("modelName", "x")], &[("modelName", "y")]])]);
+    let registry =
+        registry(&[workload("a", Some(1), &[&[("modelName", "x")], &[("modelName", "y")]])]);
     let x = call(&registry, "a", &[("modelName", "x")]).unwrap();
     let y = call(&registry, "a", &[("modelName", "y")]).unwrap();
     x.publish(decided(1, value(4, true)));

@@ -69,8 +69,7 @@ impl Variants {
             if added.is_some() || list.len() >= limit {
                 return Arc::clone(list);
             }
-            let key =
-                TrackerKey { workload: new.workload.key.clone(), trigger: new.trigger };
+            let key = TrackerKey { workload: new.workload.key.clone(), trigger: new.trigger };
             let predecessor = predecessor(list, new.workload).map(|tracker| tracker.key.clone());
             let tracker = Arc::new(Tracker::new(key, new.policy.clone(), predecessor, clock));
             tracker.set_listed(new.listed);

@@ -48,42 +48,20 @@ fn seen(tick: u32, now: Moment) -> Observation {
     };
     let reading = if (40..52).contains(&tick) {
         let age_ms = u64::from(tick - 39) * 5_000;
-        Reading::Stale {
-            value: sample,
-            age_ms,
-            why: crate::decision::Why::Timeout,
-        }
+        Reading::Stale { value: sample, age_ms, why: crate::decision::Why::Timeout }
     } else {
-        Reading::Fresh {
-            value: sample,
-            age_ms: 300,
-        }
+        Reading::Fresh { value: sample, age_ms: 300 }
     };
-    let engine = Engine {
-        id: "llm-0".into(),
-        phase: Phase::Ready,
-        ready_ms: Some(600_000),
-        reading,
-    };
-    Observation {
-        replicas: replicas(Some(2), 2),
-        engines: vec![engine],
-        ..Observation::default()
-    }
+    let engine =
+        Engine { id: "llm-0".into(), phase: Phase::Ready, ready_ms: Some(600_000), reading };
+    Observation { replicas: replicas(Some(2), 2), engines: vec![engine], ..Observation::default() }
 }
 
 fn replay(log: impl AsRef<[u8]>, format: Format) -> (Summary, String) {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), log).unwrap();
     let mut out = Vec::new();
-    let summary = run(
-        &Args {
-            file: file.path().to_owned(),
-            format,
-        },
-        &mut out,
-    )
-    .unwrap();
+    let summary = run(&Args { file: file.path().to_owned(), format }, &mut out).unwrap();
     (summary, String::from_utf8(out).unwrap())
 }
 
@@ -91,24 +69,10 @@ fn replay(log: impl AsRef<[u8]>, format: Format) -> (Summary, String) {
 fn a_run_is_decided_the_same_to_the_byte() {
     let lines = recorded();
     let (summary, out) = replay(lines.join("\n") + "\n", Format::Text);
-    assert_eq!(
-        summary,
-        Summary {
-            same: 120,
-            different: 0,
-            unreadable: 0
-        },
-        "{out}"
-    );
+    assert_eq!(summary, Summary { same: 120, different: 0, unreadable: 0 }, "{out}");
     assert_eq!(summary.exit_code(), 0);
-    assert!(
-        out.starts_with("line 1: same (prod/llm)\nline 2: same"),
-        "{out}"
-    );
-    assert!(
-        out.ends_with("\n120 same, 0 different, 0 unreadable\n"),
-        "{out}"
-    );
+    assert!(out.starts_with("line 1: same (prod/llm)\nline 2: same"), "{out}");
+    assert!(out.ends_with("\n120 same, 0 different, 0 unreadable\n"), "{out}");
 }
 
 #[test]
@@ -117,14 +81,7 @@ fn each_line_stands_for_itself_in_any_order() {
     lines.reverse();
     lines.truncate(7);
     let (summary, _) = replay(lines.join("\r\n"), Format::Text);
-    assert_eq!(
-        summary,
-        Summary {
-            same: 7,
-            different: 0,
-            unreadable: 0
-        }
-    );
+    assert_eq!(summary, Summary { same: 7, different: 0, unreadable: 0 });
 }
 
 #[test]
@@ -153,10 +110,7 @@ fn a_difference_inside_a_list_is_named_with_its_index() {
     decision.votes.remove(last);
     record.decision = Arc::new(decision);
     let (_, out) = replay(serde_json::to_string(&record).unwrap(), Format::Text);
-    assert!(
-        out.contains(&format!("at decision.votes[{last}]: recorded null, now {{")),
-        "{out}"
-    );
+    assert!(out.contains(&format!("at decision.votes[{last}]: recorded null, now {{")), "{out}");
 }
 
 #[test]
@@ -174,25 +128,9 @@ fn bad_lines_are_named_by_number_with_what_is_wrong() {
     let unknown = good.replacen(r#""version":1,"#, r#""version":1,"extra":0,"#, 1);
     let newer = good.replacen(r#""version":1,"#, r#""version":2,"#, 1);
     let (head, _) = good.split_at(good.len() / 2);
-    let log = [
-        good.as_str(),
-        "",
-        "not json",
-        unknown.as_str(),
-        newer.as_str(),
-        "{}",
-        head,
-    ];
+    let log = [good.as_str(), "", "not json", unknown.as_str(), newer.as_str(), "{}", head];
     let (summary, out) = replay(log.join("\n"), Format::Text);
-    assert_eq!(
-        summary,
-        Summary {
-            same: 1,
-            different: 0,
-            unreadable: 6
-        },
-        "{out}"
-    );
+    assert_eq!(summary, Summary { same: 1, different: 0, unreadable: 6 }, "{out}");
     assert_eq!(summary.exit_code(), 2);
     for expected in [
         "line 2: unreadable: column 0: EOF while parsing a value\n",
@@ -212,28 +150,15 @@ fn a_line_without_end_is_named_and_the_next_one_still_read() {
     log.push(b'\n');
     log.extend_from_slice(recorded().swap_remove(0).as_bytes());
     let (summary, out) = replay(log, Format::Text);
-    assert_eq!(
-        summary,
-        Summary {
-            same: 1,
-            different: 0,
-            unreadable: 1
-        }
-    );
-    assert!(
-        out.starts_with("line 1: unreadable: line is longer than 4194304 bytes"),
-        "{out}"
-    );
+    assert_eq!(summary, Summary { same: 1, different: 0, unreadable: 1 });
+    assert!(out.starts_with("line 1: unreadable: line is longer than 4194304 bytes"), "{out}");
     assert!(out.contains("line 2: same"), "{out}");
 }
 
 #[test]
 fn a_log_without_a_line_proves_nothing() {
     let (summary, out) = replay("", Format::Text);
-    assert_eq!(
-        (summary.exit_code(), out.as_str()),
-        (2, "0 same, 0 different, 0 unreadable\n")
-    );
+    assert_eq!((summary.exit_code(), out.as_str()), (2, "0 same, 0 different, 0 unreadable\n"));
 }
 
 #[test]
@@ -247,26 +172,14 @@ fn json_is_one_object_with_every_line() {
         serde_json::json!({"line": 1, "workload": "prod/llm", "result": "same"})
     );
     assert_eq!(object["lines"][1]["result"], "unreadable");
-    assert_eq!(
-        object["summary"],
-        serde_json::json!({"same": 1, "different": 0, "unreadable": 1})
-    );
+    assert_eq!(object["summary"], serde_json::json!({"same": 1, "different": 0, "unreadable": 1}));
     let (_, empty) = replay("", Format::Json);
-    assert_eq!(
-        serde_json::from_str::<Value>(&empty).unwrap()["lines"],
-        serde_json::json!([])
-    );
+    assert_eq!(serde_json::from_str::<Value>(&empty).unwrap()["lines"], serde_json::json!([]));
 }
 
 #[test]
 fn a_file_that_is_not_there_is_an_error_with_its_path() {
-    let args = Args {
-        file: "/nonexistent/log".into(),
-        format: Format::Text,
-    };
+    let args = Args { file: "/nonexistent/log".into(), format: Format::Text };
     let error = run(&args, &mut Vec::new()).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "decision log `/nonexistent/log` cannot be read"
-    );
+    assert_eq!(error.to_string(), "decision log `/nonexistent/log` cannot be read");
 }

@@ -87,11 +87,8 @@ impl Devices {
     pub fn merge(&mut self, other: Devices) {
         for (key, mut device) in other.by_key {
             if let Some(ours) = self.by_key.remove(&key) {
-                let (mut newer, older) = if ours.at > device.at {
-                    (ours, device)
-                } else {
-                    (device, ours)
-                };
+                let (mut newer, older) =
+                    if ours.at > device.at { (ours, device) } else { (device, ours) };
                 newer.owners.extend(older.owners);
                 newer.owners.sort_unstable();
                 newer.owners.dedup();
@@ -157,13 +154,7 @@ impl DcgmReader {
     /// A reader for one page sampled at `at`, which counts unless the page has timestamps.
     #[must_use]
     pub fn new(format: Format, at: Moment) -> DcgmReader {
-        DcgmReader {
-            parser: Parser::new(format),
-            rows: PageRows {
-                fold: DcgmFold::default(),
-                at,
-            },
-        }
+        DcgmReader { parser: Parser::new(format), rows: PageRows { fold: DcgmFold::default(), at } }
     }
 
     /// Reads the next piece of the page.

@@ -36,19 +36,13 @@ impl<'f> EngineReader<'f> {
     /// A reader for one page in the text format.
     #[must_use]
     pub fn new(filter: &'f Filter) -> EngineReader<'f> {
-        EngineReader {
-            parser: Parser::default(),
-            fold: SeriesFold::new(filter),
-        }
+        EngineReader { parser: Parser::default(), fold: SeriesFold::new(filter) }
     }
 
     /// The same reader for a page in this format.
     #[must_use]
     pub fn with_format(self, format: Format) -> EngineReader<'f> {
-        EngineReader {
-            parser: Parser::new(format),
-            ..self
-        }
+        EngineReader { parser: Parser::new(format), ..self }
     }
 
     /// Reads the next piece of the page.
@@ -77,12 +71,7 @@ impl Sink for SeriesFold<'_> {
     }
 
     fn sample(&mut self, sample: Sample<'_>) {
-        self.take(
-            sample.name,
-            sample.labels,
-            sample.value,
-            sample.at_ms.map(Moment),
-        );
+        self.take(sample.name, sample.labels, sample.value, sample.at_ms.map(Moment));
     }
 
     fn declared(&mut self, name: &str) {

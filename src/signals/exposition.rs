@@ -100,10 +100,7 @@ impl Parser {
     /// A parser for one page.
     #[must_use]
     pub fn new(format: Format) -> Parser {
-        Parser {
-            format,
-            ..Parser::default()
-        }
+        Parser { format, ..Parser::default() }
     }
 
     /// Reads the next piece of the page.
@@ -133,9 +130,7 @@ impl Parser {
         if let Some(&first) = tail.first()
             && !starts_a_line(first)
         {
-            return Err(Error::NotMetrics {
-                line: self.n_lines + 1,
-            });
+            return Err(Error::NotMetrics { line: self.n_lines + 1 });
         }
         let ended = self.ended || is_eof(tail);
         let whole = match self.format {
@@ -166,9 +161,7 @@ impl Parser {
             }
         }
         if self.partial.len() + rest.len() > MAX_LINE_BYTES {
-            return Err(Error::LineTooLong {
-                line: self.n_lines + 1,
-            });
+            return Err(Error::LineTooLong { line: self.n_lines + 1 });
         }
         self.partial.extend_from_slice(rest);
         Ok(())
@@ -189,11 +182,7 @@ impl Parser {
         if !starts_a_line(first) {
             return Err(Error::NotMetrics { line: self.n_lines });
         }
-        if first == b'#' {
-            self.comment(line, sink)
-        } else {
-            self.series(line, sink)
-        }
+        if first == b'#' { self.comment(line, sink) } else { self.series(line, sink) }
     }
 
     fn comment<S: Sink>(&mut self, line: &[u8], sink: &mut S) -> Result<(), Error> {
@@ -232,12 +221,7 @@ impl Parser {
             None => ("}", rest),
         };
         let (value, at_ms) = self.value(tail)?;
-        sink.sample(Sample {
-            name,
-            labels: Labels { rest: labels },
-            value,
-            at_ms,
-        });
+        sink.sample(Sample { name, labels: Labels { rest: labels }, value, at_ms });
         Ok(())
     }
 
@@ -282,10 +266,7 @@ impl Parser {
     }
 
     fn syntax(&self, expected: &'static str) -> Error {
-        Error::Syntax {
-            line: self.n_lines,
-            expected,
-        }
+        Error::Syntax { line: self.n_lines, expected }
     }
 }
 
@@ -365,10 +346,7 @@ pub(super) fn millis_of_seconds(seconds: f64) -> Option<i64> {
     if !(0.0..=MAX_SECONDS).contains(&seconds) {
         return None;
     }
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "at most 1e14, checked just above"
-    )]
+    #[expect(clippy::cast_possible_truncation, reason = "at most 1e14, checked just above")]
     Some((seconds * 1_000.0).round() as i64)
 }
 
@@ -419,14 +397,8 @@ fn take_label<'a>(rest: &mut &'a str) -> Result<Option<Label<'a>>, &'static str>
     if name.is_empty() {
         return Err("a label name or `}`");
     }
-    let tail = tail
-        .trim_start()
-        .strip_prefix('=')
-        .ok_or("`=` after the label name")?;
-    let quoted = tail
-        .trim_start()
-        .strip_prefix('"')
-        .ok_or("a quote before the label value")?;
+    let tail = tail.trim_start().strip_prefix('=').ok_or("`=` after the label name")?;
+    let quoted = tail.trim_start().strip_prefix('"').ok_or("a quote before the label value")?;
     let (raw, tail) = split_at_quote(quoted).ok_or("a closing quote after the label value")?;
     let tail = tail.trim_start();
     *rest = match tail.strip_prefix(',') {

@@ -7,10 +7,7 @@ use std::path::PathBuf;
 /// The page at `path` below the directory that `GHOSTSCALER_FIXTURES` names, by default the sibling
 /// `shared/fixtures` of the repository; `None`, and a line that says so, where it is absent.
 pub(super) fn page(path: &str) -> Option<Vec<u8>> {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a test has no flags to read the path from"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "a test has no flags to read the path from")]
     let root = std::env::var("GHOSTSCALER_FIXTURES").map_or_else(
         |_unset| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../shared/fixtures"),
         PathBuf::from,

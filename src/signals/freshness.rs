@@ -37,11 +37,7 @@ struct Last {
 
 impl Default for Freshness {
     fn default() -> Self {
-        Freshness {
-            last: None,
-            why: Why::NotYetRead,
-            intervals_ms: [0; 4],
-        }
+        Freshness { last: None, why: Why::NotYetRead, intervals_ms: [0; 4] }
     }
 }
 
@@ -49,12 +45,7 @@ impl Freshness {
     /// Takes a sample that was read at `now`. One whose timestamp has not moved is the same sample.
     pub fn record(&mut self, sample: EngineSample, now: Moment) {
         let Some(last) = &mut self.last else {
-            self.last = Some(Last {
-                alive_at: sample.at,
-                sample,
-                moved_at: now,
-                n_flat: 0,
-            });
+            self.last = Some(Last { alive_at: sample.at, sample, moved_at: now, n_flat: 0 });
             self.why = Why::NotMoving;
             return;
         };
@@ -89,28 +80,15 @@ impl Freshness {
             return Reading::Missing { why: self.why };
         };
         // A source whose clock is ahead must not look fresh for as long as it is ahead.
-        let age_ms = now
-            .millis_since(last.sample.at)
-            .max(now.millis_since(last.moved_at));
+        let age_ms = now.millis_since(last.sample.at).max(now.millis_since(last.moved_at));
         if age_ms >= self.limit_ms(tick_ms) {
-            return Reading::Stale {
-                value: last.sample,
-                age_ms,
-                why: self.why,
-            };
+            return Reading::Stale { value: last.sample, age_ms, why: self.why };
         }
         let flat_ms = last.sample.at.millis_since(last.alive_at);
         if last.n_flat >= FROZEN_SAMPLES && flat_ms >= FROZEN_MS {
-            return Reading::Stale {
-                value: last.sample,
-                age_ms: flat_ms,
-                why: Why::Frozen,
-            };
+            return Reading::Stale { value: last.sample, age_ms: flat_ms, why: Why::Frozen };
         }
-        Reading::Fresh {
-            value: last.sample,
-            age_ms,
-        }
+        Reading::Fresh { value: last.sample, age_ms }
     }
 
     /// Age from which a sample is stale: the larger of three ticks and two of the source's own
@@ -123,10 +101,7 @@ impl Freshness {
 }
 
 fn is_busy(sample: &EngineSample) -> bool {
-    let busy = [sample.running, sample.waiting]
-        .iter()
-        .flatten()
-        .any(|&requests| requests > 0.0);
+    let busy = [sample.running, sample.waiting].iter().flatten().any(|&requests| requests > 0.0);
     busy && sample.asleep != Some(true)
 }
 
@@ -135,12 +110,7 @@ fn is_busy(sample: &EngineSample) -> bool {
 /// request ends, but the gaps between tokens as they come.
 fn has_worked(before: &EngineSample, after: &EngineSample) -> bool {
     let counters = |sample: &EngineSample| {
-        [
-            sample.steps,
-            sample.generated_tokens,
-            sample.prompt_tokens,
-            sample.itl_count,
-        ]
+        [sample.steps, sample.generated_tokens, sample.prompt_tokens, sample.itl_count]
     };
     let after = counters(after);
     after.iter().all(Option::is_none) || counters(before) != after

@@ -35,9 +35,7 @@ pub(super) fn build(
     connect_timeout: Duration,
 ) -> Result<Client, Error> {
     // Another client of the process may have installed it before; it is the same one.
-    rustls::crypto::ring::default_provider()
-        .install_default()
-        .ok();
+    rustls::crypto::ring::default_provider().install_default().ok();
     let builder = Client::builder()
         .no_proxy()
         .http1_only()
@@ -107,22 +105,15 @@ pub(super) fn parse_url(text: &str) -> Option<Url> {
 
 /// A content type without its parameters; empty if it is not text.
 pub(super) fn media_type(value: &HeaderValue) -> &str {
-    value
-        .to_str()
-        .unwrap_or_default()
-        .split(';')
-        .next()
-        .unwrap_or_default()
-        .trim()
+    value.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim()
 }
 
 /// Refuses a compressed body: it could grow a thousandfold behind the size limit.
 pub(super) fn check_plain(response: &Response, expected: &'static str) -> Result<(), Error> {
     match response.headers().get(CONTENT_ENCODING) {
-        Some(encoding) if encoding != "identity" => Err(Error::BadBody {
-            what: "compressed",
-            expected,
-        }),
+        Some(encoding) if encoding != "identity" => {
+            Err(Error::BadBody { what: "compressed", expected })
+        }
         Some(_) | None => Ok(()),
     }
 }
@@ -132,17 +123,13 @@ pub(super) fn check_status(status: StatusCode) -> Result<(), Error> {
     if status == StatusCode::OK {
         Ok(())
     } else {
-        Err(Error::HttpStatus {
-            status: status.as_u16(),
-        })
+        Err(Error::HttpStatus { status: status.as_u16() })
     }
 }
 
 pub(super) fn check_authorized(status: StatusCode) -> Result<(), Error> {
     if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
-        return Err(Error::Unauthorized {
-            status: status.as_u16(),
-        });
+        return Err(Error::Unauthorized { status: status.as_u16() });
     }
     Ok(())
 }
@@ -153,14 +140,8 @@ pub(super) async fn read_body<B>(
     max_bytes: u64,
     mut sink: impl FnMut(&[u8]) -> ControlFlow<B>,
 ) -> Result<ControlFlow<B, u64>, Error> {
-    let too_large = Error::TooLarge {
-        limit: max_bytes,
-        unit: "bytes",
-    };
-    if response
-        .content_length()
-        .is_some_and(|announced| announced > max_bytes)
-    {
+    let too_large = Error::TooLarge { limit: max_bytes, unit: "bytes" };
+    if response.content_length().is_some_and(|announced| announced > max_bytes) {
         return Err(too_large);
     }
     let mut received_bytes: u64 = 0;
@@ -169,10 +150,7 @@ pub(super) async fn read_body<B>(
             Ok(Some(chunk)) => chunk,
             Ok(None) => return Ok(ControlFlow::Continue(received_bytes)),
             Err(error) => {
-                return Err(Error::Incomplete {
-                    received_bytes,
-                    source: error.without_url(),
-                });
+                return Err(Error::Incomplete { received_bytes, source: error.without_url() });
             }
         };
         received_bytes = received_bytes.saturating_add(chunk.len() as u64);

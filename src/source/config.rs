@@ -33,11 +33,7 @@ pub struct PrometheusConfig {
     /// system.
     pub ca_file: Option<PathBuf>,
     /// `timeout`: deadline of one query, from 100 ms to 60 s. Default 5 s. In milliseconds.
-    #[serde(
-        rename = "timeout",
-        default = "default_timeout_ms",
-        deserialize_with = "millis"
-    )]
+    #[serde(rename = "timeout", default = "default_timeout_ms", deserialize_with = "millis")]
     pub timeout_ms: u64,
     /// `matchers`: label values that every engine and GPU series must have beside its namespace,
     /// such as a cluster's name. Default none.
@@ -55,11 +51,7 @@ impl PrometheusConfig {
         check_url("url", &self.url)?;
         if !(FASTEST_TIMEOUT_MS..=SLOWEST_TIMEOUT_MS).contains(&self.timeout_ms) {
             let value = duration::format_millis(self.timeout_ms);
-            return Err(Fault::new(
-                "timeout",
-                &value,
-                "a duration from 100ms to 60s",
-            ));
+            return Err(Fault::new("timeout", &value, "a duration from 100ms to 60s"));
         }
         Ok(())
     }
@@ -131,19 +123,11 @@ impl WakeSourceConfig {
                     .iter()
                     .map(|(label, value)| (label.clone(), Template::of_value(value)))
                     .collect();
-                Ok(WakePlan::Page {
-                    url: url.clone(),
-                    metric: metric.clone(),
-                    matchers,
-                })
+                Ok(WakePlan::Page { url: url.clone(), metric: metric.clone(), matchers })
             }
             _ => {
                 let expected = "either `prometheus` and `query`, or `url` and `metric`";
-                Err(Fault::new(
-                    "prometheus",
-                    self.prometheus.as_deref().unwrap_or(""),
-                    expected,
-                ))
+                Err(Fault::new("prometheus", self.prometheus.as_deref().unwrap_or(""), expected))
             }
         }
     }
@@ -155,11 +139,7 @@ pub(super) enum WakePlan {
     /// A query.
     Query(Template),
     /// Series of a page.
-    Page {
-        url: String,
-        metric: String,
-        matchers: Vec<(LabelName, Template)>,
-    },
+    Page { url: String, metric: String, matchers: Vec<(LabelName, Template)> },
 }
 
 /// A wrong value.
@@ -176,11 +156,7 @@ pub struct Fault {
 
 impl Fault {
     fn new(field: &str, value: &str, expected: &'static str) -> Fault {
-        Fault {
-            field: field.to_owned(),
-            value: value.to_owned(),
-            expected,
-        }
+        Fault { field: field.to_owned(), value: value.to_owned(), expected }
     }
 }
 
@@ -191,11 +167,7 @@ fn check_url(field: &str, text: &str) -> Result<(), Fault> {
         return Ok(());
     }
     // What stands before an @ may be a password.
-    let shown = if text.contains('@') {
-        "(credentials not shown)"
-    } else {
-        text
-    };
+    let shown = if text.contains('@') { "(credentials not shown)" } else { text };
     Err(Fault::new(field, shown, URL_EXPECTED))
 }
 

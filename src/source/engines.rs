@@ -54,15 +54,7 @@ pub async fn engine_series(
     window_ms: u64,
 ) -> Result<Batch, Error> {
     let mut newest = Newest::default();
-    newest
-        .find(
-            client,
-            namespaces,
-            NamespaceLabel::Namespace,
-            names,
-            window_ms,
-        )
-        .await?;
+    newest.find(client, namespaces, NamespaceLabel::Namespace, names, window_ms).await?;
     Ok(newest.into_batch())
 }
 
@@ -80,9 +72,7 @@ pub async fn dcgm_series(
 ) -> Result<Batch, Error> {
     let mut newest = Newest::default();
     for label in [NamespaceLabel::Exported, NamespaceLabel::NotExported] {
-        newest
-            .find(client, namespaces, label, names, window_ms)
-            .await?;
+        newest.find(client, namespaces, label, names, window_ms).await?;
     }
     Ok(newest.into_batch())
 }
@@ -122,18 +112,12 @@ impl Newest {
                 return Err(Error::AmbiguousTenant);
             }
             // A NaN is no number that could be older or newer than another.
-            let Some(newest) = series
-                .samples
-                .iter()
-                .rev()
-                .find(|sample| !sample.value.is_nan())
+            let Some(newest) = series.samples.iter().rev().find(|sample| !sample.value.is_nan())
             else {
                 continue;
             };
-            let ray = series
-                .labels
-                .get("__name__")
-                .is_some_and(|name| name.starts_with(RAY_PREFIX));
+            let ray =
+                series.labels.get("__name__").is_some_and(|name| name.starts_with(RAY_PREFIX));
             let labels = series
                 .labels
                 .without(|name| REPLICA_LABELS.contains(&name) && !(ray && name == "replica"));
@@ -165,11 +149,7 @@ impl Newest {
             .collect();
         // The map's order is random; the same answer should read the same.
         series.sort_unstable_by(|a, b| (&a.name, &a.labels).cmp(&(&b.name, &b.labels)));
-        Batch {
-            series,
-            partial: self.partial,
-            duplicates: self.duplicates,
-        }
+        Batch { series, partial: self.partial, duplicates: self.duplicates }
     }
 }
 

@@ -87,10 +87,9 @@ impl PrometheusClient {
     #[must_use]
     pub fn selector(&self, namespaces: &Namespaces, label: NamespaceLabel) -> Selector {
         let matchers = self.shared.matchers.iter();
-        matchers.fold(
-            Selector::within(namespaces, label),
-            |selector, (label, value)| selector.with(label, value),
-        )
+        matchers.fold(Selector::within(namespaces, label), |selector, (label, value)| {
+            selector.with(label, value)
+        })
     }
 
     /// Evaluates a query now: a vector or a scalar, or the matrix of a range selector, whose
@@ -100,8 +99,7 @@ impl PrometheusClient {
     ///
     /// Any fault on the way, or of the query.
     pub async fn instant(&self, query: &Query) -> Result<Answer, Error> {
-        self.ask(&self.shared.instant, &[("query", query.as_str())])
-            .await
+        self.ask(&self.shared.instant, &[("query", query.as_str())]).await
     }
 
     /// Evaluates a query at each step of a span: a matrix.
@@ -118,12 +116,8 @@ impl PrometheusClient {
     ) -> Result<Answer, Error> {
         let step_ms = i64::try_from(step_ms).unwrap_or(i64::MAX);
         let [from, to, step] = [from.0, to.0, step_ms].map(seconds);
-        let form = [
-            ("query", query.as_str()),
-            ("start", &from),
-            ("end", &to),
-            ("step", step.as_str()),
-        ];
+        let form =
+            [("query", query.as_str()), ("start", &from), ("end", &to), ("step", step.as_str())];
         self.ask(&self.shared.range, &form).await
     }
 
@@ -142,10 +136,8 @@ impl PrometheusClient {
             request = request.header(AUTHORIZATION, bearer(path).await?);
         }
         let exchange = async {
-            let response = request
-                .send()
-                .await
-                .map_err(|error| client::classify(error, deadline_ms))?;
+            let response =
+                request.send().await.map_err(|error| client::classify(error, deadline_ms))?;
             read_answer(response).await
         };
         timeout(Duration::from_millis(deadline_ms), exchange)
@@ -161,17 +153,12 @@ async fn read_answer(mut response: Response) -> Result<Answer, Error> {
         // 401 and 403 come from whatever stands before Prometheus; their bodies say nothing typed.
         client::check_authorized(status)?;
         // What cannot be read only leaves the fault's kind to the status.
-        let body = read_whole(&mut response, MAX_FAULT_BYTES)
-            .await
-            .unwrap_or_default();
+        let body = read_whole(&mut response, MAX_FAULT_BYTES).await.unwrap_or_default();
         return Err(decode::fault(status.as_u16(), &body));
     }
     let content_type = response.headers().get(CONTENT_TYPE).map(client::media_type);
     if !content_type.is_some_and(|essence| essence.eq_ignore_ascii_case("application/json")) {
-        return Err(Error::BadBody {
-            what: "of another content type",
-            expected: EXPECTED,
-        });
+        return Err(Error::BadBody { what: "of another content type", expected: EXPECTED });
     }
     let body = read_whole(&mut response, MAX_ANSWER_BYTES).await?;
     decode::answer(&body)
@@ -220,11 +207,7 @@ fn below(base: &Url, path: &str) -> Url {
 
 /// Milliseconds as Prometheus reads times and steps.
 fn seconds(millis: i64) -> String {
-    format!(
-        "{}.{:03}",
-        millis.div_euclid(1_000),
-        millis.rem_euclid(1_000)
-    )
+    format!("{}.{:03}", millis.div_euclid(1_000), millis.rem_euclid(1_000))
 }
 
 #[cfg(test)]

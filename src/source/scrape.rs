@@ -131,9 +131,7 @@ impl Page {
         let body = client::read_body(&mut self.response, self.max_body_bytes, sink);
         timeout_at(self.deadline, body)
             .await
-            .unwrap_or(Err(Error::Timeout {
-                deadline_ms: self.deadline_ms,
-            }))
+            .unwrap_or(Err(Error::Timeout { deadline_ms: self.deadline_ms }))
     }
 }
 
@@ -191,10 +189,7 @@ impl Scraper {
     pub async fn open(&self, target: &Target) -> Result<Page, Error> {
         let shared = &*self.shared;
         let client = shared.client(&target.url)?;
-        let turn = Arc::clone(&shared.turns)
-            .acquire_owned()
-            .await
-            .expect("it is never closed");
+        let turn = Arc::clone(&shared.turns).acquire_owned().await.expect("it is never closed");
         let mut request = client.get(target.url.clone()).header(ACCEPT, ACCEPTED);
         if !shared.keeps(&target.url) {
             request = request.header(CONNECTION, HeaderValue::from_static("close"));
@@ -209,14 +204,7 @@ impl Scraper {
         client::check_plain(&response, EXPECTED)?;
         let format = format(&response)?;
         let max_body_bytes = shared.options.max_body_bytes;
-        Ok(Page {
-            response,
-            format,
-            deadline,
-            deadline_ms,
-            max_body_bytes,
-            _turn: turn,
-        })
+        Ok(Page { response, format, deadline, deadline_ms, max_body_bytes, _turn: turn })
     }
 }
 
@@ -266,10 +254,7 @@ fn format(response: &Response) -> Result<Format, Error> {
     } else if essence.eq_ignore_ascii_case("application/openmetrics-text") {
         Ok(Format::OpenMetrics)
     } else {
-        Err(Error::BadBody {
-            what: "of another content type",
-            expected: EXPECTED,
-        })
+        Err(Error::BadBody { what: "of another content type", expected: EXPECTED })
     }
 }
 
@@ -289,8 +274,7 @@ impl Kept {
         }
         if self.last_used.len() >= self.cap {
             // Twice: an entry counts from the scrape's start, the idle time from its end.
-            self.last_used
-                .retain(|_, last_used| now.duration_since(*last_used) < 2 * KEEP_IDLE);
+            self.last_used.retain(|_, last_used| now.duration_since(*last_used) < 2 * KEEP_IDLE);
         }
         let admitted = self.last_used.len() < self.cap;
         if admitted {

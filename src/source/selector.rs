@@ -30,9 +30,7 @@ impl Namespaces {
         if name.is_empty() {
             return Err(Error::NoNamespace);
         }
-        Ok(Namespaces {
-            names: vec![name.into()],
-        })
+        Ok(Namespaces { names: vec![name.into()] })
     }
 
     /// Any number of namespaces, in as few queries as fit; names given twice are asked for once.
@@ -49,9 +47,7 @@ impl Namespaces {
         }
         Ok(names
             .chunks(NAMESPACES_PER_QUERY)
-            .map(|chunk| Namespaces {
-                names: chunk.iter().map(|&name| name.into()).collect(),
-            })
+            .map(|chunk| Namespaces { names: chunk.iter().map(|&name| name.into()).collect() })
             .collect())
     }
 
@@ -63,9 +59,7 @@ impl Namespaces {
     /// Whether `name` is one of them.
     #[must_use]
     pub fn contains(&self, name: &str) -> bool {
-        self.names
-            .binary_search_by(|have| (**have).cmp(name))
-            .is_ok()
+        self.names.binary_search_by(|have| (**have).cmp(name)).is_ok()
     }
 }
 
@@ -89,9 +83,7 @@ impl LabelName {
     #[must_use]
     pub fn new(text: &str) -> Option<LabelName> {
         let first = text.bytes().next()?;
-        let plain = text
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+        let plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
         (plain && !first.is_ascii_digit()).then(|| LabelName(text.into()))
     }
 
@@ -126,9 +118,7 @@ impl Selector {
             NamespaceLabel::Namespace | NamespaceLabel::NotExported => "namespace",
             NamespaceLabel::Exported => "exported_namespace",
         };
-        let mut selector = Selector {
-            text: format!("{{{name}"),
-        };
+        let mut selector = Selector { text: format!("{{{name}") };
         selector.push_alternatives(namespaces.iter());
         if label == NamespaceLabel::NotExported {
             selector.text.push_str(r#",exported_namespace="""#);
@@ -245,10 +235,7 @@ mod tests {
     #[test]
     fn one_namespace_is_an_equality_and_more_are_alternatives() {
         assert_eq!(within(&["a"]).newest().as_str(), r#"{namespace="a"}"#);
-        assert_eq!(
-            within(&["b", "a", "b"]).newest().as_str(),
-            r#"{namespace=~"a|b"}"#
-        );
+        assert_eq!(within(&["b", "a", "b"]).newest().as_str(), r#"{namespace=~"a|b"}"#);
     }
 
     #[test]
@@ -260,9 +247,7 @@ mod tests {
             ("a|b.*", "a|b.*"),
             ("{}[1m] # '`", "{}[1m] # '`"),
         ] {
-            let query = within(&["ns"])
-                .with(&label("model_name"), value)
-                .over(60_000);
+            let query = within(&["ns"]).with(&label("model_name"), value).over(60_000);
             let expected = format!(r#"{{namespace="ns",model_name="{escaped}"}}[60000ms]"#);
             assert_eq!(query.as_str(), expected);
         }
@@ -270,35 +255,21 @@ mod tests {
 
     #[test]
     fn alternatives_are_literal() {
-        let query = within(&["a.b", "a|b", "a\"b"])
-            .named(["x:y", "z_total"])
-            .newest();
-        assert_eq!(
-            query.as_str(),
-            r#"{namespace=~"a\"b|a\\.b|a\\|b",__name__=~"x:y|z_total"}"#
-        );
-        assert_eq!(
-            escape_regex(r"\.+*?()|[]{}^$a-1"),
-            r"\\\.\+\*\?\(\)\|\[\]\{\}\^\$a-1"
-        );
+        let query = within(&["a.b", "a|b", "a\"b"]).named(["x:y", "z_total"]).newest();
+        assert_eq!(query.as_str(), r#"{namespace=~"a\"b|a\\.b|a\\|b",__name__=~"x:y|z_total"}"#);
+        assert_eq!(escape_regex(r"\.+*?()|[]{}^$a-1"), r"\\\.\+\*\?\(\)\|\[\]\{\}\^\$a-1");
     }
 
     #[test]
     fn no_names_select_nothing_rather_than_everything() {
         // No series is without a name.
-        assert_eq!(
-            within(&["a"]).named([]).newest().as_str(),
-            r#"{namespace="a",__name__=""}"#
-        );
+        assert_eq!(within(&["a"]).named([]).newest().as_str(), r#"{namespace="a",__name__=""}"#);
     }
 
     #[test]
     fn f115_an_empty_namespace_is_refused_because_it_would_match_every_unlabelled_series() {
         assert!(matches!(Namespaces::one(""), Err(Error::NoNamespace)));
-        assert!(matches!(
-            Namespaces::batches(["a", "", "b"]),
-            Err(Error::NoNamespace)
-        ));
+        assert!(matches!(Namespaces::batches(["a", "", "b"]), Err(Error::NoNamespace)));
     }
 
     #[test]
@@ -307,11 +278,7 @@ mod tests {
         let batches = Namespaces::batches(names.iter().map(String::as_str)).unwrap();
         assert_eq!(batches.len(), 20);
         for name in &names {
-            assert_eq!(
-                batches.iter().filter(|batch| batch.contains(name)).count(),
-                1,
-                "{name}"
-            );
+            assert_eq!(batches.iter().filter(|batch| batch.contains(name)).count(), 1, "{name}");
         }
         assert!(Namespaces::batches([]).unwrap().is_empty());
     }
@@ -329,19 +296,8 @@ mod tests {
     #[test]
     fn dcgm_series_are_found_by_either_namespace_label_once() {
         let namespaces = Namespaces::one("a").unwrap();
-        let text = |label| {
-            Selector::within(&namespaces, label)
-                .newest()
-                .as_str()
-                .to_owned()
-        };
-        assert_eq!(
-            text(NamespaceLabel::Exported),
-            r#"{exported_namespace="a"}"#
-        );
-        assert_eq!(
-            text(NamespaceLabel::NotExported),
-            r#"{namespace="a",exported_namespace=""}"#
-        );
+        let text = |label| Selector::within(&namespaces, label).newest().as_str().to_owned();
+        assert_eq!(text(NamespaceLabel::Exported), r#"{exported_namespace="a"}"#);
+        assert_eq!(text(NamespaceLabel::NotExported), r#"{namespace="a",exported_namespace=""}"#);
     }
 }

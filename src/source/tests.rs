@@ -72,11 +72,7 @@ impl Server {
                 }
             }
         });
-        Server {
-            address,
-            counts,
-            task,
-        }
+        Server { address, counts, task }
     }
 
     /// A server that answers each request with this body as a metrics page.
@@ -109,9 +105,7 @@ impl Server {
                 sleep(Duration::from_millis(5)).await;
             }
         };
-        timeout(Duration::from_secs(10), fallen)
-            .await
-            .expect("connections are let go");
+        timeout(Duration::from_secs(10), fallen).await.expect("connections are let go");
     }
 }
 
@@ -128,18 +122,13 @@ pub(crate) fn ok(content_type: &str, body: &str) -> Vec<u8> {
 
 /// An answer with this status line, these further headers and this body.
 pub(crate) fn answer(status: &str, headers: &str, body: &str) -> Vec<u8> {
-    format!(
-        "HTTP/1.1 {status}\r\n{headers}Content-Length: {}\r\n\r\n{body}",
-        body.len()
-    )
-    .into_bytes()
+    format!("HTTP/1.1 {status}\r\n{headers}Content-Length: {}\r\n\r\n{body}", body.len())
+        .into_bytes()
 }
 
 /// A test certificate or key.
 pub(crate) fn tls_file(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/tls")
-        .join(name)
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/tls").join(name)
 }
 
 /// Gives one answer to each connection over TLS, as `localhost`.
@@ -230,10 +219,7 @@ async fn read_request(stream: &mut TcpStream) -> Option<String> {
             let length = head
                 .lines()
                 .find_map(|line| {
-                    line.to_ascii_lowercase()
-                        .strip_prefix("content-length: ")?
-                        .parse()
-                        .ok()
+                    line.to_ascii_lowercase().strip_prefix("content-length: ")?.parse().ok()
                 })
                 .unwrap_or(0);
             if body.len() >= length {

@@ -60,10 +60,7 @@ pub struct WakeSource {
 
 #[derive(Debug, Clone)]
 enum Place {
-    Prometheus {
-        client: PrometheusClient,
-        query: Template,
-    },
+    Prometheus { client: PrometheusClient, query: Template },
     Page(PageReader),
 }
 
@@ -85,24 +82,12 @@ impl WakeSource {
                 let client = prometheus.ok_or(Error::BadAddress)?.clone();
                 Place::Prometheus { client, query }
             }
-            WakePlan::Page {
-                url,
-                metric,
-                matchers,
-            } => {
+            WakePlan::Page { url, metric, matchers } => {
                 let target = Target::new(&Endpoint::Url(url.into()), None, None)?;
-                Place::Page(PageReader {
-                    scraper: scraper.clone(),
-                    target,
-                    metric,
-                    matchers,
-                })
+                Place::Page(PageReader { scraper: scraper.clone(), target, metric, matchers })
             }
         };
-        Ok(WakeSource {
-            kind: config.kind,
-            place,
-        })
+        Ok(WakeSource { kind: config.kind, place })
     }
 
     /// What its number means.
@@ -132,10 +117,8 @@ async fn ask(
     template: &Template,
     subjects: &[Subject<'_>],
 ) -> Vec<Result<Demand, Arc<Error>>> {
-    let queries: Vec<Result<String, Error>> = subjects
-        .iter()
-        .map(|subject| template.render(subject))
-        .collect();
+    let queries: Vec<Result<String, Error>> =
+        subjects.iter().map(|subject| template.render(subject)).collect();
     let mut distinct: Vec<&String> = queries.iter().flatten().collect();
     distinct.sort_unstable();
     distinct.dedup();
@@ -148,9 +131,7 @@ async fn ask(
         .into_iter()
         .map(|query| {
             let answer = answers.get(&query.map_err(Arc::new)?);
-            answer
-                .cloned()
-                .expect("each query that could be written was asked")
+            answer.cloned().expect("each query that could be written was asked")
         })
         .collect()
 }
@@ -164,20 +145,12 @@ fn demand(answer: Answer) -> Result<Demand, Error> {
     }
     let exists = !series.is_empty();
     let partial = answer.warnings > 0;
-    bounded(Demand {
-        series,
-        exists,
-        gateway_answered: false,
-        partial,
-    })
+    bounded(Demand { series, exists, gateway_answered: false, partial })
 }
 
 fn bounded(demand: Demand) -> Result<Demand, Error> {
     if demand.series.len() > MAX_SERIES {
-        return Err(Error::TooLarge {
-            limit: MAX_SERIES as u64,
-            unit: "series of a wake source",
-        });
+        return Err(Error::TooLarge { limit: MAX_SERIES as u64, unit: "series of a wake source" });
     }
     Ok(demand)
 }

@@ -3,18 +3,13 @@
 use super::*;
 
 fn key(name: &str, trigger: u64) -> TrackerKey {
-    TrackerKey {
-        workload: WorkloadKey::new("prod", name),
-        trigger,
-    }
+    TrackerKey { workload: WorkloadKey::new("prod", name), trigger }
 }
 
 /// A state that differs from the default, as a tick leaves it.
 fn learned() -> State {
-    let (spec, observation) = (
-        crate::decision::Spec::default(),
-        crate::web::fixtures::observation(),
-    );
+    let (spec, observation) =
+        (crate::decision::Spec::default(), crate::web::fixtures::observation());
     let mut state = State::default();
     for tick in 0..50_i64 {
         let now = Moment(1_000_000 + tick * 5_000);
@@ -30,17 +25,13 @@ fn saved() -> (tempfile::TempDir, StateDir, PathBuf) {
     let states = StateDir::open(dir.path()).unwrap();
     let (first, second) = (key("a", 0), key("b", u64::MAX));
     let state = learned();
-    states
-        .save(Moment(7), [(&first, &state), (&second, &state)])
-        .unwrap();
+    states.save(Moment(7), [(&first, &state), (&second, &state)]).unwrap();
     let file = dir.path().join(FILE);
     (dir, states, file)
 }
 
 fn set_aside(dir: &Path) -> Vec<String> {
-    let names = fs::read_dir(dir)
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name());
+    let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name());
     let mut names: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
     names.retain(|name| name.contains("damaged"));
     names.sort();
@@ -55,18 +46,13 @@ fn what_was_saved_comes_back_exactly() {
     assert_eq!(restored.damage, None);
     let state = learned();
     assert_ne!(state, State::default());
-    assert_eq!(
-        restored.states,
-        [(key("a", 0), state.clone()), (key("b", u64::MAX), state)]
-    );
+    assert_eq!(restored.states, [(key("a", 0), state.clone()), (key("b", u64::MAX), state)]);
 }
 
 #[test]
 fn an_empty_directory_restores_nothing_and_is_no_damage() {
     let dir = tempfile::tempdir().unwrap();
-    let restored = StateDir::open(&dir.path().join("deep/er"))
-        .unwrap()
-        .restore();
+    let restored = StateDir::open(&dir.path().join("deep/er")).unwrap().restore();
     assert!(restored.states.is_empty());
     assert_eq!((restored.saved_at, restored.damage), (None, None));
 }
@@ -75,9 +61,7 @@ fn an_empty_directory_restores_nothing_and_is_no_damage() {
 fn a_save_replaces_the_one_before() {
     let (dir, states, _file) = saved();
     let only = key("c", 1);
-    let bytes = states
-        .save(Moment(8), [(&only, &State::default())])
-        .unwrap();
+    let bytes = states.save(Moment(8), [(&only, &State::default())]).unwrap();
     let restored = states.restore();
     assert_eq!(restored.saved_at, Some(Moment(8)));
     assert_eq!(restored.states, [(only, State::default())]);
@@ -90,10 +74,7 @@ fn no_states_are_saved_and_restored_as_none() {
     let (_dir, states, _file) = saved();
     states.save(Moment(9), []).unwrap();
     let restored = states.restore();
-    assert_eq!(
-        (restored.saved_at, restored.damage),
-        (Some(Moment(9)), None)
-    );
+    assert_eq!((restored.saved_at, restored.damage), (Some(Moment(9)), None));
     assert!(restored.states.is_empty());
 }
 
@@ -129,13 +110,7 @@ fn a_file_of_another_kind_is_damaged() {
 #[test]
 fn a_newer_version_is_set_aside() {
     check(
-        |bytes| {
-            replaced(
-                &bytes,
-                r#""ghostscaler_state":1"#,
-                r#""ghostscaler_state":2"#,
-            )
-        },
+        |bytes| replaced(&bytes, r#""ghostscaler_state":1"#, r#""ghostscaler_state":2"#),
         &Damage::Version(2),
     );
 }
@@ -164,10 +139,7 @@ fn a_file_without_its_footer_is_cut_off() {
 
 #[test]
 fn a_changed_value_fails_the_checksum() {
-    check(
-        |bytes| replaced(&bytes, r#""name":"a""#, r#""name":"x""#),
-        &Damage::Checksum,
-    );
+    check(|bytes| replaced(&bytes, r#""name":"a""#, r#""name":"x""#), &Damage::Checksum);
 }
 
 #[test]
@@ -184,10 +156,7 @@ fn a_tracker_that_is_missing_fails_the_count() {
 
 #[test]
 fn a_line_that_is_no_tracker_is_damaged() {
-    check(
-        |bytes| replaced(&bytes, r#"{"namespace""#, r#"{"nomespace""#),
-        &Damage::Line(2),
-    );
+    check(|bytes| replaced(&bytes, r#"{"namespace""#, r#"{"nomespace""#), &Damage::Line(2));
 }
 
 #[test]
@@ -212,10 +181,7 @@ fn a_directory_in_the_files_place_is_set_aside() {
     let states = StateDir::open(dir.path()).unwrap();
     fs::create_dir(dir.path().join(FILE)).unwrap();
     let restored = states.restore();
-    assert_eq!(
-        restored.damage,
-        Some(Damage::Unreadable(io::ErrorKind::IsADirectory))
-    );
+    assert_eq!(restored.damage, Some(Damage::Unreadable(io::ErrorKind::IsADirectory)));
     states.save(Moment(1), []).unwrap();
 }
 
@@ -236,8 +202,5 @@ fn a_place_that_cannot_be_written_is_told_at_the_start() {
     fs::write(&file, "").unwrap();
     let error = StateDir::open(&file.join("state")).unwrap_err();
     let text = error.to_string();
-    assert!(
-        text.contains("cannot be written to") && text.contains("file/state"),
-        "{text}"
-    );
+    assert!(text.contains("cannot be written to") && text.contains("file/state"), "{text}");
 }

@@ -7,14 +7,14 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
+use tokio::time::Instant;
 
 use super::{Parts, Upstreams};
 use crate::decision::{EngineSample, Moment, Phase, Reading, Why};
 use crate::inventory::{Member, Workload};
 use crate::signals::engine::{EngineReader, Filter};
-use crate::signals::exposition::Format;
 use crate::signals::freshness::Freshness;
-use crate::source::scrape::{PageFormat, Target};
+use crate::source::scrape::Target;
 use crate::trigger::{Policy, SourceKind};
 
 /// The memory of each member's metrics, by the member's id.
@@ -41,7 +41,10 @@ impl Engines {
             match policy.source.unwrap_or(SourceKind::Pods) {
                 SourceKind::Pods => {
                     let reads = live().map(|member| async {
-                        (Arc::clone(&member.id), scrape(parts, member, policy, &filter).await)
+                        let started = Instant::now();
+                        let read = scrape(parts, member, policy, &filter).await;
+                        parts.metrics.scraped(started.elapsed(), read.as_ref().err().copied());
+                        (Arc::clone(&member.id), read)
                     });
                     join_all(reads).await
                 }
@@ -55,10 +58,11 @@ impl Engines {
         self.memories.retain(|id, _| workload.members.iter().any(|member| member.id == *id));
         let now = parts.clock.now();
         for (id, result) in results {
-            if let Err(why) = &result {
-                parts.metrics.failed(*why);
+            let memory = self.memories.entry(id).or_default();
+            match result {
+                Ok(sample) => memory.record(sample, now),
+                Err(why) => memory.fail(why),
             }
-            self.memories.entry(id).or_default().note(result, now);
         }
     }
 
@@ -70,7 +74,7 @@ impl Engines {
         now: Moment,
     ) -> Reading<EngineSample> {
         match self.memories.get(&member.id) {
-            Some(memory) => memory.reading(tick_ms, now),
+            Some(memory) => memory.reading(now, tick_ms),
             None => Reading::Missing { why: Why::NotYetRead },
         }
     }
@@ -86,11 +90,7 @@ async fn scrape(
     let target = Target::new(endpoint, policy.metrics_port, policy.metrics_path.as_deref())
         .map_err(|error| error.why())?;
     let page = parts.scraper.open(&target).await.map_err(|error| error.why())?;
-    let format = match page.format() {
-        PageFormat::Text => Format::Text,
-        PageFormat::OpenMetrics => Format::OpenMetrics,
-    };
-    let mut reader = EngineReader::new(filter).with_format(format);
+    let mut reader = EngineReader::new(filter).with_format(page.format());
     let read = page.read(|chunk| match reader.push(chunk) {
         Ok(()) => ControlFlow::Continue(()),
         Err(error) => ControlFlow::Break(error.why()),

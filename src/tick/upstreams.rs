@@ -44,10 +44,7 @@ impl Upstreams {
         }
         let first = config.prometheus.first().and_then(|first| clients.get(first.name.as_str()));
         let engines = first.map(|client| Reader::start(client.clone(), metrics.clone(), clock));
-        Ok(Upstreams {
-            engines,
-            wake_source_names: config.wake_sources.keys().cloned().collect(),
-        })
+        Ok(Upstreams { engines, wake_source_names: config.wake_sources.keys().cloned().collect() })
     }
 
     /// The names that a trigger's `wakeSource` may have.

@@ -60,7 +60,11 @@ impl Fault {
     }
 
     pub(super) fn invalid(key: &str, value: Option<&str>, field: &Field) -> Fault {
-        Fault { key: shown(key), value: value.map(shown).unwrap_or_default(), expected: field.expected() }
+        Fault {
+            key: shown(key),
+            value: value.map(shown).unwrap_or_default(),
+            expected: field.expected(),
+        }
     }
 
     pub(super) fn oversized() -> Fault {

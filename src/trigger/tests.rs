@@ -154,7 +154,8 @@ fn an_unknown_key_is_refused_with_the_nearest_known_one() {
 
 #[test]
 fn all_faults_are_told_at_once_in_a_stable_order() {
-    let text = refused(&[("sloTtft", "abc"), ("mode", "on"), ("scalerAddress", "x"), ("modle", "1")]);
+    let text =
+        refused(&[("sloTtft", "abc"), ("mode", "on"), ("scalerAddress", "x"), ("modle", "1")]);
     assert_eq!(
         text,
         "bad metadata: mode=\"on\": expected one of act, shadow; modle: expected a known key, \
@@ -193,7 +194,10 @@ fn b7_an_oversized_map_is_one_fault() {
     let huge = "x".repeat(MAX_BYTES);
     let too_large = parse([("modelName", huge.as_str())]).unwrap_err();
     for faults in [too_many, too_large] {
-        assert_eq!(faults.to_string(), "bad metadata: metadata: expected at most 64 keys and 64 KiB");
+        assert_eq!(
+            faults.to_string(),
+            "bad metadata: metadata: expected at most 64 keys and 64 KiB"
+        );
     }
 }
 

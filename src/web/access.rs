@@ -29,13 +29,8 @@ use super::Error;
 const TOKEN_BYTES: std::ops::RangeInclusive<usize> = 16..=4_096;
 
 /// Headers by which proxies, Envoy and Linkerd say that they speak for somebody else.
-const FORWARDING: [&str; 5] = [
-    "forwarded",
-    "x-forwarded-for",
-    "x-real-ip",
-    "x-envoy-external-address",
-    "l5d-client-id",
-];
+const FORWARDING: [&str; 5] =
+    ["forwarded", "x-forwarded-for", "x-real-ip", "x-envoy-external-address", "l5d-client-id"];
 
 /// What a request wants to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,11 +70,7 @@ impl Access {
             (Some(path), Intent::Read | Intent::Write) => {
                 let token = read_token(path).await.ok_or(Error::TokenFile)?;
                 let given = bearer(headers).ok_or(Error::Token)?;
-                if same_bytes(given, &token) {
-                    Ok(())
-                } else {
-                    Err(Error::Token)
-                }
+                if same_bytes(given, &token) { Ok(()) } else { Err(Error::Token) }
             }
         }
     }
@@ -104,12 +95,7 @@ fn is_own_host(peer: SocketAddr, headers: &HeaderMap) -> bool {
     match headers.get(header::ORIGIN) {
         None => true,
         Some(origin) => {
-            origin
-                .to_str()
-                .ok()
-                .and_then(|o| o.split_once("://"))
-                .map(|o| o.1)
-                == Some(host)
+            origin.to_str().ok().and_then(|o| o.split_once("://")).map(|o| o.1) == Some(host)
         }
     }
 }
@@ -127,9 +113,7 @@ fn is_local_name(host: &str) -> bool {
 fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let value = headers.get(header::AUTHORIZATION)?.as_bytes();
     let (scheme, token) = value.split_at_checked("Bearer ".len())?;
-    scheme
-        .eq_ignore_ascii_case(b"Bearer ")
-        .then(|| token.trim_ascii())
+    scheme.eq_ignore_ascii_case(b"Bearer ").then(|| token.trim_ascii())
 }
 
 async fn read_token(path: &std::path::Path) -> Option<Vec<u8>> {
@@ -146,10 +130,7 @@ fn same_bytes(left: &[u8], right: &[u8]) -> bool {
     if left.len() != right.len() {
         return false;
     }
-    let difference = left
-        .iter()
-        .zip(right)
-        .fold(0_u8, |all, (l, r)| all | (l ^ r));
+    let difference = left.iter().zip(right).fold(0_u8, |all, (l, r)| all | (l ^ r));
     std::hint::black_box(difference) == 0
 }
 
@@ -164,10 +145,7 @@ mod tests {
     fn headers(pairs: &[(&str, &str)]) -> HeaderMap {
         let mut map = HeaderMap::new();
         for (name, value) in pairs {
-            map.append(
-                header::HeaderName::try_from(*name).unwrap(),
-                value.parse().unwrap(),
-            );
+            map.append(header::HeaderName::try_from(*name).unwrap(), value.parse().unwrap());
         }
         map
     }
@@ -186,38 +164,14 @@ mod tests {
             ("[::1]:1", &[("host", "[::1]:8080")], true),
             ("[::ffff:127.0.0.1]:1", &[("host", "LOCALHOST")], true),
             ("127.0.0.1:1", &[], true),
-            (
-                "127.0.0.1:1",
-                &[("host", "localhost:80"), ("origin", "http://localhost:80")],
-                true,
-            ),
+            ("127.0.0.1:1", &[("host", "localhost:80"), ("origin", "http://localhost:80")], true),
             ("10.0.0.7:1", &[("host", "localhost:8080")], false),
-            (
-                "127.0.0.1:1",
-                &[("host", "ghostscaler.keda.svc:8080")],
-                false,
-            ),
+            ("127.0.0.1:1", &[("host", "ghostscaler.keda.svc:8080")], false),
             ("127.0.0.1:1", &[("host", "rebound.example")], false),
-            (
-                "127.0.0.1:1",
-                &[("host", "localhost"), ("origin", "https://evil.example")],
-                false,
-            ),
-            (
-                "127.0.0.1:1",
-                &[("host", "localhost"), ("origin", "null")],
-                false,
-            ),
-            (
-                "127.0.0.1:1",
-                &[("host", "localhost"), ("x-forwarded-for", "10.1.1.1")],
-                false,
-            ),
-            (
-                "127.0.0.1:1",
-                &[("host", "localhost"), ("l5d-client-id", "x")],
-                false,
-            ),
+            ("127.0.0.1:1", &[("host", "localhost"), ("origin", "https://evil.example")], false),
+            ("127.0.0.1:1", &[("host", "localhost"), ("origin", "null")], false),
+            ("127.0.0.1:1", &[("host", "localhost"), ("x-forwarded-for", "10.1.1.1")], false),
+            ("127.0.0.1:1", &[("host", "localhost"), ("l5d-client-id", "x")], false),
         ] {
             let peer: SocketAddr = peer.parse().unwrap();
             assert_eq!(is_own_host(peer, &headers(pairs)), own, "{peer} {pairs:?}");
@@ -240,39 +194,13 @@ mod tests {
             (&with_token, near, &none, Ok(()), Ok(())),
             (&without, far, &none, Ok(()), Err(Error::WritesAreLocal)),
             (&without, far, &right, Ok(()), Err(Error::WritesAreLocal)),
-            (
-                &with_token,
-                far,
-                &none,
-                Err(Error::Token),
-                Err(Error::Token),
-            ),
-            (
-                &with_token,
-                far,
-                &wrong,
-                Err(Error::Token),
-                Err(Error::Token),
-            ),
-            (
-                &with_token,
-                far,
-                &basic,
-                Err(Error::Token),
-                Err(Error::Token),
-            ),
+            (&with_token, far, &none, Err(Error::Token), Err(Error::Token)),
+            (&with_token, far, &wrong, Err(Error::Token), Err(Error::Token)),
+            (&with_token, far, &basic, Err(Error::Token), Err(Error::Token)),
             (&with_token, far, &right, Ok(()), Ok(())),
         ] {
-            assert_eq!(
-                access.check(Intent::Read, peer, sent).await,
-                read,
-                "{peer} {sent:?}"
-            );
-            assert_eq!(
-                access.check(Intent::Write, peer, sent).await,
-                write,
-                "{peer} {sent:?}"
-            );
+            assert_eq!(access.check(Intent::Read, peer, sent).await, read, "{peer} {sent:?}");
+            assert_eq!(access.check(Intent::Write, peer, sent).await, write, "{peer} {sent:?}");
         }
     }
 
@@ -299,9 +227,6 @@ mod tests {
         let old = headers(&[("authorization", &format!("Bearer {TOKEN}"))]);
         assert_eq!(access.check(Intent::Write, far, &old).await, Ok(()));
         std::fs::write(file.path(), "another-token-of-enough-bytes").unwrap();
-        assert_eq!(
-            access.check(Intent::Write, far, &old).await,
-            Err(Error::Token)
-        );
+        assert_eq!(access.check(Intent::Write, far, &old).await, Err(Error::Token));
     }
 }

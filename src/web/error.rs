@@ -62,11 +62,9 @@ impl Error {
                 "GET /api/v1/workloads lists the known ones; a ScaledObject is known once KEDA \
                  has asked for it or its trigger is readable",
             ),
-            Error::Query { .. } => (
-                StatusCode::BAD_REQUEST,
-                "bad_query",
-                "correct the query parameter",
-            ),
+            Error::Query { .. } => {
+                (StatusCode::BAD_REQUEST, "bad_query", "correct the query parameter")
+            }
             Error::Token => (
                 StatusCode::UNAUTHORIZED,
                 "token_required",
@@ -85,11 +83,9 @@ impl Error {
                 "check that the file of --api-token-file exists, is readable and holds a token of \
                  16 to 4096 bytes",
             ),
-            Error::Internal => (
-                StatusCode::INTERNAL_SERVER_ERROR,
-                "internal",
-                "look into the scaler's log",
-            ),
+            Error::Internal => {
+                (StatusCode::INTERNAL_SERVER_ERROR, "internal", "look into the scaler's log")
+            }
         }
     }
 }
@@ -102,10 +98,9 @@ impl IntoResponse for Error {
         });
         let mut response = (status, Json(body)).into_response();
         if status == StatusCode::UNAUTHORIZED {
-            response.headers_mut().insert(
-                header::WWW_AUTHENTICATE,
-                header::HeaderValue::from_static("Bearer"),
-            );
+            response
+                .headers_mut()
+                .insert(header::WWW_AUTHENTICATE, header::HeaderValue::from_static("Bearer"));
         }
         response
     }

@@ -45,25 +45,15 @@ pub(crate) fn workload(namespace: &str, name: &str) -> Workload {
 }
 
 pub(crate) fn replicas(spec: Option<u32>, ready: u32) -> Replicas {
-    Replicas {
-        spec,
-        ready,
-        ..Replicas::default()
-    }
+    Replicas { spec, ready, ..Replicas::default() }
 }
 
 /// A registry that tracks these workloads; none has decided yet.
 pub(crate) fn registry(workloads: impl IntoIterator<Item = Workload>) -> Registry {
-    let workloads = workloads
-        .into_iter()
-        .map(|workload| (workload.key.clone(), Arc::new(workload)))
-        .collect();
+    let workloads =
+        workloads.into_iter().map(|workload| (workload.key.clone(), Arc::new(workload))).collect();
     let registry = Registry::new(Limits::default(), Clock::start());
-    registry.set_inventory(Arc::new(Inventory {
-        synced: true,
-        workloads,
-        ..Inventory::default()
-    }));
+    registry.set_inventory(Arc::new(Inventory { synced: true, workloads, ..Inventory::default() }));
     registry
 }
 
@@ -71,11 +61,7 @@ pub(crate) fn registry(workloads: impl IntoIterator<Item = Workload>) -> Registr
 pub(crate) fn tracker(registry: &Registry, namespace: &str, name: &str) -> Arc<Tracker> {
     let key = WorkloadKey::new(namespace, name);
     let trackers = registry.trackers();
-    trackers
-        .iter()
-        .find(|tracker| tracker.key.workload == key)
-        .map(Arc::clone)
-        .unwrap()
+    trackers.iter().find(|tracker| tracker.key.workload == key).map(Arc::clone).unwrap()
 }
 
 /// Three engines: one fresh with 12 waiting, one stale, one never read.
@@ -88,34 +74,21 @@ pub(crate) fn observation() -> Observation {
         ..EngineSample::default()
     };
     let stale = Reading::Stale {
-        value: EngineSample {
-            waiting: Some(0.0),
-            ..sample
-        },
+        value: EngineSample { waiting: Some(0.0), ..sample },
         age_ms: 61_000,
         why: Why::Timeout,
     };
     let readings = [
-        Reading::Fresh {
-            value: sample,
-            age_ms: 1_200,
-        },
+        Reading::Fresh { value: sample, age_ms: 1_200 },
         stale,
         Reading::Missing { why: Why::Refused },
     ];
-    let engines = readings
-        .into_iter()
-        .enumerate()
-        .map(|(index, reading)| Engine {
-            id: format!("llm-7d9c5f-{index}").into(),
-            phase: if index == 2 {
-                Phase::Starting
-            } else {
-                Phase::Ready
-            },
-            ready_ms: None,
-            reading,
-        });
+    let engines = readings.into_iter().enumerate().map(|(index, reading)| Engine {
+        id: format!("llm-7d9c5f-{index}").into(),
+        phase: if index == 2 { Phase::Starting } else { Phase::Ready },
+        ready_ms: None,
+        reading,
+    });
     Observation {
         replicas: replicas(Some(3), 3),
         engines: engines.collect(),
@@ -146,14 +119,7 @@ pub(crate) fn publish(tracker: &Tracker, clock: Clock, version: u64, decision: D
 
 /// A decision that wants and answers this many.
 pub(crate) fn wanting(want: u32) -> Decision {
-    Decision {
-        want,
-        answer: Answer::Value {
-            want,
-            active: want > 0,
-        },
-        ..decision()
-    }
+    Decision { want, answer: Answer::Value { want, active: want > 0 }, ..decision() }
 }
 
 pub(crate) fn api(registry: &Registry, access: Access) -> Api {
@@ -183,16 +149,8 @@ impl Answered {
 
     fn parse(raw: &str) -> Answered {
         let (head, body) = raw.split_once("\r\n\r\n").unwrap_or((raw, ""));
-        let status = head
-            .split(' ')
-            .nth(1)
-            .and_then(|code| code.parse().ok())
-            .unwrap_or(0);
-        Answered {
-            status,
-            head: head.to_ascii_lowercase(),
-            body: body.to_owned(),
-        }
+        let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0);
+        Answered { status, head: head.to_ascii_lowercase(), body: body.to_owned() }
     }
 }
 
@@ -210,13 +168,7 @@ pub(crate) async fn exchange(router: &Router, peer: &str, bytes: &[u8]) -> Strin
     let serving = tokio::spawn(serving);
     near.write_all(bytes).await.unwrap();
     let mut raw = Vec::new();
-    timeout(Duration::from_secs(60), near.read_to_end(&mut raw))
-        .await
-        .unwrap()
-        .unwrap();
-    timeout(Duration::from_secs(60), serving)
-        .await
-        .unwrap()
-        .unwrap();
+    timeout(Duration::from_secs(60), near.read_to_end(&mut raw)).await.unwrap().unwrap();
+    timeout(Duration::from_secs(60), serving).await.unwrap().unwrap();
     String::from_utf8(raw).unwrap()
 }

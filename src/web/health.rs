@@ -36,11 +36,7 @@ impl Health {
     #[must_use]
     pub fn new(clock: Clock) -> Health {
         let pulses = Mutex::default();
-        Health(Arc::new(Inner {
-            clock,
-            ready: AtomicBool::new(false),
-            pulses,
-        }))
+        Health(Arc::new(Inner { clock, ready: AtomicBool::new(false), pulses }))
     }
 
     /// Says whether every known workload has a published or restored answer.
@@ -60,10 +56,7 @@ impl Health {
         let last = Arc::new(AtomicI64::new(self.0.clock.now().0));
         let mut pulses = self.0.pulses.lock().unwrap_or_else(PoisonError::into_inner);
         pulses.push((name, Arc::clone(&last)));
-        Pulse {
-            clock: self.0.clock,
-            last,
-        }
+        Pulse { clock: self.0.clock, last }
     }
 
     /// The loops that hang, each with the milliseconds since its last beat.
@@ -71,12 +64,9 @@ impl Health {
     pub fn hung(&self) -> Vec<(&'static str, u64)> {
         let now = self.0.clock.now();
         let pulses = self.0.pulses.lock().unwrap_or_else(PoisonError::into_inner);
-        let ages = pulses.iter().map(|(name, last)| {
-            (
-                *name,
-                now.millis_since(Moment(last.load(Ordering::Relaxed))),
-            )
-        });
+        let ages = pulses
+            .iter()
+            .map(|(name, last)| (*name, now.millis_since(Moment(last.load(Ordering::Relaxed)))));
         ages.filter(|(_, age_ms)| *age_ms > HUNG_AFTER_MS).collect()
     }
 }
@@ -108,14 +98,12 @@ mod tests {
 
     #[test]
     fn readiness_is_off_until_it_is_set() {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .build()
-            .unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let _guard = runtime.enter();
         let health = Health::new(Clock::start());
         assert!(!health.is_ready());
-        health.set_ready(true);
-        assert!(health.clone().is_ready());
+        let handle = health.clone();
+        handle.set_ready(true);
+        assert!(health.is_ready());
     }
 }

@@ -38,17 +38,9 @@ pub enum HpaEffect {
 /// `tolerance` is a fraction, 0..1; anything else counts as [`DEFAULT_TOLERANCE`].
 #[must_use]
 pub fn hpa_effect(current: u32, want: u32, tolerance: f64) -> HpaEffect {
-    let tolerance = if (0.0..1.0).contains(&tolerance) {
-        tolerance
-    } else {
-        DEFAULT_TOLERANCE
-    };
+    let tolerance = if (0.0..1.0).contains(&tolerance) { tolerance } else { DEFAULT_TOLERANCE };
     if current == 0 || want == 0 {
-        return if current == want {
-            HpaEffect::Stays
-        } else {
-            HpaEffect::Keda
-        };
+        return if current == want { HpaEffect::Stays } else { HpaEffect::Keda };
     }
     if current == want {
         return HpaEffect::Stays;
@@ -60,10 +52,8 @@ pub fn hpa_effect(current: u32, want: u32, tolerance: f64) -> HpaEffect {
     if !ignored(want) {
         return HpaEffect::Goes { to: want };
     }
-    let (mut from, mut to) = (
-        scaled(current, 1.0 - tolerance, f64::floor),
-        scaled(current, 1.0 + tolerance, f64::ceil),
-    );
+    let (mut from, mut to) =
+        (scaled(current, 1.0 - tolerance, f64::floor), scaled(current, 1.0 + tolerance, f64::ceil));
     // The same test decides about the ends and about the value, so that both agree at the rounding
     // edge; the loops run twice at most.
     while !ignored(from) {
@@ -110,11 +100,7 @@ mod tests {
             let (from, to) = band;
             let ignored = HpaEffect::Ignored { from, to };
             for want in (from..=to).filter(|want| *want != current) {
-                assert_eq!(
-                    hpa_effect(current, want, 0.1),
-                    ignored,
-                    "{current} -> {want}"
-                );
+                assert_eq!(hpa_effect(current, want, 0.1), ignored, "{current} -> {want}");
             }
             assert_eq!(hpa_effect(current, down, 0.1), HpaEffect::Goes { to: down });
             assert_eq!(hpa_effect(current, up, 0.1), HpaEffect::Goes { to: up });
@@ -134,14 +120,8 @@ mod tests {
     #[test]
     fn without_tolerance_every_step_is_taken() {
         for current in [10, 12, 20, 100] {
-            assert_eq!(
-                hpa_effect(current, current + 1, 0.0),
-                HpaEffect::Goes { to: current + 1 }
-            );
-            assert_eq!(
-                hpa_effect(current, current - 1, 0.0),
-                HpaEffect::Goes { to: current - 1 }
-            );
+            assert_eq!(hpa_effect(current, current + 1, 0.0), HpaEffect::Goes { to: current + 1 });
+            assert_eq!(hpa_effect(current, current - 1, 0.0), HpaEffect::Goes { to: current - 1 });
         }
     }
 

@@ -67,10 +67,7 @@ pub async fn serve(listener: TcpListener, router: Router, shutdown: Cancellation
     }
     connections.close();
     if timeout(END_TIMEOUT, connections.wait()).await.is_err() {
-        tracing::warn!(
-            connections = connections.len(),
-            "http connections cut at shutdown"
-        );
+        tracing::warn!(connections = connections.len(), "http connections cut at shutdown");
     }
 }
 
@@ -85,10 +82,7 @@ pub(crate) async fn connection<S>(
 {
     let service = TowerToHyperService::new(router.layer(Extension(Peer(peer))));
     let mut builder = Builder::new(TokioExecutor::new()).http1_only();
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_TIMEOUT);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
     let serving = builder.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(serving);
     let ended = tokio::select! {

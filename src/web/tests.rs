@@ -31,22 +31,13 @@ async fn the_list_shows_each_workload_with_its_numbers_and_reasons() {
     wanted.inputs.waiting = Some(12.0);
     wanted.inputs.ready = 3;
     let n_votes = wanted.votes.len();
-    publish(
-        &tracker(&registry, "prod", "llm"),
-        Clock::start(),
-        7,
-        wanted,
-    );
+    publish(&tracker(&registry, "prod", "llm"), Clock::start(), 7, wanted);
     let router = router(api(&registry, Access::default()));
 
     let answer = ask(&router, NEAR, LIST, "").await;
 
     assert_eq!(answer.status, 200);
-    assert!(
-        answer.head.contains("content-type: application/json"),
-        "{}",
-        answer.head
-    );
+    assert!(answer.head.contains("content-type: application/json"), "{}", answer.head);
     let page = answer.json();
     assert_eq!(page["workloads"].as_array().unwrap().len(), 1);
     assert_eq!(page.get("next"), None);
@@ -64,10 +55,7 @@ async fn the_list_shows_each_workload_with_its_numbers_and_reasons() {
         ("mode", json!("act")),
         ("version", json!(7)),
         ("waiting", json!(12.0)),
-        (
-            "answer",
-            json!({"kind": "value", "want": 5, "active": true}),
-        ),
+        ("answer", json!({"kind": "value", "want": 5, "active": true})),
     ] {
         assert_eq!(shown[field], expected, "{field}");
     }
@@ -88,16 +76,10 @@ async fn pages_follow_each_other_without_gap_or_repetition() {
     let mut seen = Vec::new();
     let mut after = String::new();
     for n_expected in [3, 3, 1] {
-        let page = ask(&router, NEAR, &format!("{LIST}?limit=3{after}"), "")
-            .await
-            .json();
+        let page = ask(&router, NEAR, &format!("{LIST}?limit=3{after}"), "").await.json();
         let workloads = page["workloads"].as_array().unwrap();
         assert_eq!(workloads.len(), n_expected);
-        seen.extend(
-            workloads
-                .iter()
-                .map(|shown| shown["name"].as_str().unwrap().to_owned()),
-        );
+        seen.extend(workloads.iter().map(|shown| shown["name"].as_str().unwrap().to_owned()));
         match page["next"].as_str() {
             Some(next) => after = format!("&after={next}"),
             None => after.clear(),
@@ -111,14 +93,10 @@ async fn pages_follow_each_other_without_gap_or_repetition() {
 async fn the_list_can_be_kept_to_a_namespace() {
     let registry = registry([workload("dev", "llm"), workload("prod", "llm")]);
     let router = router(api(&registry, Access::default()));
-    let page = ask(&router, NEAR, &format!("{LIST}?namespace=dev"), "")
-        .await
-        .json();
+    let page = ask(&router, NEAR, &format!("{LIST}?namespace=dev"), "").await.json();
     assert_eq!(page["workloads"].as_array().unwrap().len(), 1);
     assert_eq!(page["workloads"][0]["namespace"], "dev");
-    let none = ask(&router, NEAR, &format!("{LIST}?namespace=de"), "")
-        .await
-        .json();
+    let none = ask(&router, NEAR, &format!("{LIST}?namespace=de"), "").await.json();
     assert_eq!(none, json!({"workloads": []}));
 }
 
@@ -128,68 +106,18 @@ async fn what_is_asked_wrongly_is_answered_with_a_remedy() {
     let router = router(api(&registry, Access::default()));
     for (line, status, code, in_message) in [
         ("GET /", 404, "no_such_path", "/"),
-        (
-            "GET /api/v1/workload",
-            404,
-            "no_such_path",
-            "/api/v1/workload",
-        ),
+        ("GET /api/v1/workload", 404, "no_such_path", "/api/v1/workload"),
         ("POST /api/v1/workloads", 405, "method_not_allowed", "POST"),
-        (
-            "GET /api/v1/wake/prod/llm",
-            405,
-            "method_not_allowed",
-            "GET",
-        ),
-        (
-            "GET /api/v1/workloads/prod/none",
-            404,
-            "unknown_workload",
-            "prod/none",
-        ),
-        (
-            "POST /api/v1/wake/none/llm",
-            404,
-            "unknown_workload",
-            "none/llm",
-        ),
-        (
-            "GET /api/v1/workloads?limit=0",
-            400,
-            "bad_query",
-            "`limit` is \"0\"",
-        ),
-        (
-            "GET /api/v1/workloads?limit=5001",
-            400,
-            "bad_query",
-            "1 to 5000",
-        ),
+        ("GET /api/v1/wake/prod/llm", 405, "method_not_allowed", "GET"),
+        ("GET /api/v1/workloads/prod/none", 404, "unknown_workload", "prod/none"),
+        ("POST /api/v1/wake/none/llm", 404, "unknown_workload", "none/llm"),
+        ("GET /api/v1/workloads?limit=0", 400, "bad_query", "`limit` is \"0\""),
+        ("GET /api/v1/workloads?limit=5001", 400, "bad_query", "1 to 5000"),
         ("GET /api/v1/workloads?limit=-1", 400, "bad_query", "\"-1\""),
-        (
-            "GET /api/v1/workloads?limit=NaN",
-            400,
-            "bad_query",
-            "\"NaN\"",
-        ),
-        (
-            "GET /api/v1/workloads?after=x",
-            400,
-            "bad_query",
-            "`after` is \"x\"",
-        ),
-        (
-            "GET /api/v1/workloads?after=a/b/xyz",
-            400,
-            "bad_query",
-            "a/b/xyz",
-        ),
-        (
-            "GET /api/v1/workloads/prod/llm?trigger=1",
-            400,
-            "bad_query",
-            "`trigger` is \"1\"",
-        ),
+        ("GET /api/v1/workloads?limit=NaN", 400, "bad_query", "\"NaN\""),
+        ("GET /api/v1/workloads?after=x", 400, "bad_query", "`after` is \"x\""),
+        ("GET /api/v1/workloads?after=a/b/xyz", 400, "bad_query", "a/b/xyz"),
+        ("GET /api/v1/workloads/prod/llm?trigger=1", 400, "bad_query", "`trigger` is \"1\""),
     ] {
         let answer = ask(&router, NEAR, line, "").await;
         assert_eq!(answer.status, status, "{line}: {}", answer.body);
@@ -209,13 +137,8 @@ async fn the_snapshot_holds_decision_policy_members_and_what_the_hpa_does() {
     wanted.next.up_at_waiting = Some(20.0);
     publish(&tracker, Clock::start(), 1, wanted.clone());
     let metadata = std::collections::HashMap::new();
-    let (caller, rpc) = (
-        crate::registry::Caller::Hpa,
-        crate::registry::Rpc::GetMetrics,
-    );
-    registry
-        .lookup("prod", "llm", &metadata, caller, rpc)
-        .unwrap();
+    let (caller, rpc) = (crate::registry::Caller::Hpa, crate::registry::Rpc::GetMetrics);
+    registry.lookup("prod", "llm", &metadata, caller, rpc).unwrap();
     let router = router(api(&registry, Access::default()));
 
     let shown = ask(&router, NEAR, SNAPSHOT, "").await.json();
@@ -223,10 +146,7 @@ async fn the_snapshot_holds_decision_policy_members_and_what_the_hpa_does() {
     assert_eq!(shown["want"], 4);
     assert_eq!(shown["decision"], serde_json::to_value(&wanted).unwrap());
     assert_eq!(shown["policy"]["slo_ttft_ms"], 2_000);
-    assert_eq!(
-        shown["hpa"]["default_tolerance"],
-        json!({"effect": "goes", "to": 4})
-    );
+    assert_eq!(shown["hpa"]["default_tolerance"], json!({"effect": "goes", "to": 4}));
     assert_eq!(shown["asked"][0]["rpc"], "GetMetrics");
     assert_eq!(shown["asked"][0]["caller"], "hpa");
     assert_eq!(shown["asked"].as_array().unwrap().len(), 1);
@@ -235,31 +155,14 @@ async fn the_snapshot_holds_decision_policy_members_and_what_the_hpa_does() {
     let members = shown["members"].as_array().unwrap();
     let readings: Vec<_> = members
         .iter()
-        .map(|member| {
-            (
-                &member["reading"],
-                &member["age_ms"],
-                &member["why"],
-                &member["waiting"],
-            )
-        })
+        .map(|member| (&member["reading"], &member["age_ms"], &member["why"], &member["waiting"]))
         .collect();
     assert_eq!(
         readings,
         [
             (&json!("fresh"), &json!(1_200), &json!(null), &json!(12.0)),
-            (
-                &json!("stale"),
-                &json!(61_000),
-                &json!("timeout"),
-                &json!(0.0)
-            ),
-            (
-                &json!("missing"),
-                &json!(null),
-                &json!("refused"),
-                &json!(null)
-            ),
+            (&json!("stale"), &json!(61_000), &json!("timeout"), &json!(0.0)),
+            (&json!("missing"), &json!(null), &json!("refused"), &json!(null)),
         ]
     );
 }
@@ -279,30 +182,20 @@ async fn a_workload_before_its_first_decision_shows_what_is_known() {
     assert_eq!(shown["ready"], json!(null));
     assert_eq!(shown["health"], "not_yet_observed");
     assert_eq!(shown["binding"], json!(null));
-    assert_eq!(
-        shown["summary"],
-        "not observed yet: 2 replicas = the present count"
-    );
+    assert_eq!(shown["summary"], "not observed yet: 2 replicas = the present count");
 }
 
 #[tokio::test]
 async fn an_error_answer_is_shown_as_one_and_never_as_a_number() {
     let registry = registry([workload("prod", "llm")]);
     let mut lost = decision();
-    lost.answer = Answer::Unavailable {
-        why: Unavailable::SourceLost,
-    };
+    lost.answer = Answer::Unavailable { why: Unavailable::SourceLost };
     publish(&tracker(&registry, "prod", "llm"), Clock::start(), 1, lost);
     let router = router(api(&registry, Access::default()));
     let shown = ask(&router, NEAR, SNAPSHOT, "").await.json();
     assert_eq!(shown["active"], json!(null));
     assert_eq!(shown["hpa"], json!(null));
-    assert!(
-        shown["summary"]
-            .as_str()
-            .unwrap()
-            .contains("fallback shall count")
-    );
+    assert!(shown["summary"].as_str().unwrap().contains("fallback shall count"));
 }
 
 #[tokio::test]
@@ -317,11 +210,7 @@ async fn reads_are_open_elsewhere_until_a_token_is_configured() {
         assert_eq!(ask(&open, FAR, line, "").await.status, 200, "{line}");
         let refused = ask(&closed, FAR, line, "").await;
         assert_eq!(refused.status, 401, "{line}");
-        assert!(
-            refused.head.contains("www-authenticate: bearer"),
-            "{}",
-            refused.head
-        );
+        assert!(refused.head.contains("www-authenticate: bearer"), "{}", refused.head);
         assert!(!refused.body.contains("0123456789abcdef"));
         assert_eq!(ask(&closed, FAR, line, token).await.status, 200, "{line}");
         assert_eq!(ask(&closed, NEAR, line, "").await.status, 200, "{line}");
@@ -384,10 +273,7 @@ async fn a_wake_tells_state_elapsed_and_expected_time() {
     asleep.inputs.ready = 1;
     publish(&tracker, Clock::start(), 3, asleep);
     let ready = ask(&router, NEAR, WAKE, "").await;
-    assert_eq!(
-        (ready.status, &ready.json()["state"]),
-        (202, &json!("ready"))
-    );
+    assert_eq!((ready.status, &ready.json()["state"]), (202, &json!("ready")));
     assert!(!ready.head.contains("retry-after"), "{}", ready.head);
 }
 
@@ -417,10 +303,7 @@ async fn a_loop_that_hangs_fails_liveness_by_name() {
     let router = router(api);
     tokio::time::advance(Duration::from_millis(super::HUNG_AFTER_MS + 1)).await;
     let hung = ask(&router, FAR, "GET /livez", "").await;
-    assert_eq!(
-        (hung.status, hung.body.as_str()),
-        (503, "tick loop hangs for 45001 ms\n")
-    );
+    assert_eq!((hung.status, hung.body.as_str()), (503, "tick loop hangs for 45001 ms\n"));
     pulse.beat();
     assert_eq!(ask(&router, FAR, "GET /livez", "").await.status, 200);
 }
@@ -429,21 +312,10 @@ async fn a_loop_that_hangs_fails_liveness_by_name() {
 async fn metrics_come_in_the_format_that_is_asked_for() {
     let router = router(api(&registry([workload("prod", "llm")]), Access::default()));
     let plain = ask(&router, FAR, "GET /metrics", "").await;
-    assert!(
-        plain
-            .head
-            .contains("content-type: text/plain; version=0.0.4"),
-        "{}",
-        plain.head
-    );
+    assert!(plain.head.contains("content-type: text/plain; version=0.0.4"), "{}", plain.head);
     let accept = "accept: application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.3\r\n";
     let open = ask(&router, FAR, "GET /metrics", accept).await;
-    assert!(
-        open.head
-            .contains("content-type: application/openmetrics-text"),
-        "{}",
-        open.head
-    );
+    assert!(open.head.contains("content-type: application/openmetrics-text"), "{}", open.head);
     assert!(open.body.ends_with("# EOF\n"));
 }
 
@@ -453,11 +325,7 @@ async fn a_head_that_never_ends_is_cut_off() {
     let started = tokio::time::Instant::now();
     let raw = exchange(&router, FAR, b"GET /livez HTTP/1.1\r\nx-slow: ").await;
     assert!(!raw.starts_with("HTTP/1.1 200"), "{raw}");
-    assert!(
-        started.elapsed() < Duration::from_secs(20),
-        "{:?}",
-        started.elapsed()
-    );
+    assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
@@ -466,11 +334,7 @@ async fn a_kept_connection_without_requests_is_ended() {
     let started = tokio::time::Instant::now();
     let raw = exchange(&router, FAR, b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n").await;
     assert!(raw.starts_with("HTTP/1.1 200"), "{raw}");
-    assert!(
-        started.elapsed() < Duration::from_secs(20),
-        "{:?}",
-        started.elapsed()
-    );
+    assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
 }
 
 #[tokio::test]
@@ -491,37 +355,19 @@ async fn garbage_is_refused_and_harms_nobody() {
     }
     // The peer is cut off while it still sends, so the write may fail: only the server counts.
     let (mut near, far) = tokio::io::duplex(1024);
-    let serving = connection(
-        far,
-        FAR.parse().unwrap(),
-        router.clone(),
-        CancellationToken::new(),
-    );
+    let serving = connection(far, FAR.parse().unwrap(), router.clone(), CancellationToken::new());
     let serving = tokio::spawn(serving);
     near.write_all(huge.as_bytes()).await.ok();
     drop(near);
-    timeout(Duration::from_secs(10), serving)
-        .await
-        .unwrap()
-        .unwrap();
+    timeout(Duration::from_secs(10), serving).await.unwrap().unwrap();
     assert_eq!(ask(&router, FAR, "GET /livez", "").await.status, 200);
 }
 
 async fn livez_over_tcp(stream: &mut TcpStream) -> Answered {
-    stream
-        .write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
-        .await
-        .unwrap();
+    stream.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
     let mut raw = String::new();
-    timeout(Duration::from_secs(10), stream.read_to_string(&mut raw))
-        .await
-        .unwrap()
-        .unwrap();
-    Answered {
-        status: u16::from(raw.starts_with("HTTP/1.1 200")),
-        head: raw,
-        body: String::new(),
-    }
+    timeout(Duration::from_secs(10), stream.read_to_string(&mut raw)).await.unwrap().unwrap();
+    Answered { status: u16::from(raw.starts_with("HTTP/1.1 200")), head: raw, body: String::new() }
 }
 
 #[tokio::test]
@@ -537,27 +383,17 @@ async fn connections_beyond_the_cap_wait_for_a_free_place() {
         held.push(TcpStream::connect(address).await.unwrap());
     }
     let mut late = TcpStream::connect(address).await.unwrap();
-    late.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
-        .await
-        .unwrap();
+    late.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
     let mut first = [0_u8; 12];
     // It waits: nothing comes for as long as the others hold their places.
-    timeout(Duration::from_millis(300), late.read_exact(&mut first))
-        .await
-        .unwrap_err();
+    timeout(Duration::from_millis(300), late.read_exact(&mut first)).await.unwrap_err();
     held.pop();
-    timeout(Duration::from_secs(10), late.read_exact(&mut first))
-        .await
-        .unwrap()
-        .unwrap();
+    timeout(Duration::from_secs(10), late.read_exact(&mut first)).await.unwrap().unwrap();
     assert_eq!(&first, b"HTTP/1.1 200");
 
     drop(held);
     shutdown.cancel();
-    timeout(Duration::from_secs(10), serving)
-        .await
-        .unwrap()
-        .unwrap();
+    timeout(Duration::from_secs(10), serving).await.unwrap().unwrap();
 }
 
 #[tokio::test]
@@ -574,13 +410,7 @@ async fn shutdown_ends_idle_connections_and_stops_listening() {
     shutdown.cancel();
 
     let mut end = Vec::new();
-    timeout(Duration::from_secs(10), idle.read_to_end(&mut end))
-        .await
-        .unwrap()
-        .unwrap();
-    timeout(Duration::from_secs(10), serving)
-        .await
-        .unwrap()
-        .unwrap();
+    timeout(Duration::from_secs(10), idle.read_to_end(&mut end)).await.unwrap().unwrap();
+    timeout(Duration::from_secs(10), serving).await.unwrap().unwrap();
     assert!(TcpStream::connect(address).await.is_err());
 }

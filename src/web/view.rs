@@ -175,6 +175,9 @@ impl Workload {
         let counted = known
             .filter(|known| known.counted == Counted::ByKubernetes)
             .map(|known| known.replicas);
+        let ready = counted.map(|counts| counts.ready);
+        let starting = counted.map(|counts| counts.starting);
+        let (min, max) = (known.map(|known| known.min), known.map(|known| known.max));
         let reasons = decision.map_or_else(Vec::new, |decision| {
             vote_texts(decision)
                 .map(|vote| format!("{}: {}", vote.rule.label(), vote.text))
@@ -187,24 +190,14 @@ impl Workload {
             want: decision.map(|decision| decision.want).or(answered),
             active,
             spec: inputs.map_or(spec, |inputs| inputs.spec),
-            ready: inputs
-                .map(|inputs| inputs.ready)
-                .or(counted.map(|counts| counts.ready)),
-            starting: inputs
-                .map(|inputs| inputs.starting)
-                .or(counted.map(|counts| counts.starting)),
-            min: policy
-                .map(|policy| policy.min)
-                .or(known.map(|known| known.min)),
-            max: policy
-                .map(|policy| policy.max)
-                .or(known.map(|known| known.max)),
+            ready: inputs.map_or(ready, |inputs| Some(inputs.ready)),
+            starting: inputs.map_or(starting, |inputs| Some(inputs.starting)),
+            min: policy.map_or(min, |policy| Some(policy.min)),
+            max: policy.map_or(max, |policy| Some(policy.max)),
             waiting: inputs.and_then(|inputs| inputs.waiting),
             running: inputs.and_then(|inputs| inputs.running),
             health: decision
-                .map_or("not_yet_observed", |decision| {
-                    words::health_label(decision.health)
-                })
+                .map_or("not_yet_observed", |decision| words::health_label(decision.health))
                 .to_owned(),
             binding: decision.map(|decision| decision.binding),
             mode: policy.map(|policy| policy.mode),
@@ -243,9 +236,9 @@ impl Snapshot {
             votes: decision
                 .as_deref()
                 .map_or_else(Vec::new, |decision| vote_texts(decision).collect()),
-            next: decision.as_deref().map_or_else(Vec::new, |decision| {
-                words::next(decision, policy.as_deref())
-            }),
+            next: decision
+                .as_deref()
+                .map_or_else(Vec::new, |decision| words::next(decision, policy.as_deref())),
             policy,
             decision,
             workload,
@@ -280,18 +273,12 @@ fn vote_texts(decision: &Decision) -> impl Iterator<Item = VoteText> {
 }
 
 fn asked(tracker: &Tracker) -> Vec<Asked> {
-    let pairs = Rpc::ALL
-        .into_iter()
-        .flat_map(|rpc| Caller::ALL.map(|caller| (rpc, caller)));
+    let pairs = Rpc::ALL.into_iter().flat_map(|rpc| Caller::ALL.map(|caller| (rpc, caller)));
     pairs
         .filter_map(|(rpc, caller)| {
             let age_ms = tracker.asked(rpc, caller)?;
             let (rpc, caller) = (rpc.label().to_owned(), caller.label().to_owned());
-            Some(Asked {
-                rpc,
-                caller,
-                age_ms,
-            })
+            Some(Asked { rpc, caller, age_ms })
         })
         .collect()
 }
@@ -303,10 +290,7 @@ fn members(tracker: &Tracker, inventory: &Inventory) -> Vec<Member> {
     }
     let known = inventory.workloads.get(&tracker.key.workload);
     let members = known.map_or(&[][..], |known| &known.members);
-    members
-        .iter()
-        .map(|member| Member::unread(&member.id, member.phase))
-        .collect()
+    members.iter().map(|member| Member::unread(&member.id, member.phase)).collect()
 }
 
 impl Member {

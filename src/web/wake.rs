@@ -36,16 +36,10 @@ impl WakeRequests {
     /// Records a request and returns when the wake that it belongs to began: at the first request
     /// since the workload was last `awake`.
     pub fn request(&self, key: &WorkloadKey, now: Moment, awake: bool) -> Moment {
-        let mut requests = self
-            .0
-            .requests
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut requests = self.0.requests.lock().unwrap_or_else(PoisonError::into_inner);
         requests.retain(|_, request| now.millis_since(request.last_at) < MEMORY_MS);
-        let request = requests.entry(key.clone()).or_insert(Request {
-            first_at: now,
-            last_at: now,
-        });
+        let request =
+            requests.entry(key.clone()).or_insert(Request { first_at: now, last_at: now });
         request.last_at = request.last_at.max(now);
         if awake {
             request.first_at = now;
@@ -59,11 +53,7 @@ impl WakeRequests {
     /// When a wake of this workload was last asked for.
     #[must_use]
     pub fn last(&self, key: &WorkloadKey) -> Option<Moment> {
-        let requests = self
-            .0
-            .requests
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let requests = self.0.requests.lock().unwrap_or_else(PoisonError::into_inner);
         requests.get(key).map(|request| request.last_at)
     }
 
@@ -122,13 +112,7 @@ impl Wake {
             }
         };
         let (namespace, name) = (key.namespace.to_string(), key.name.to_string());
-        Wake {
-            namespace,
-            name,
-            state,
-            elapsed_ms,
-            expected_ms,
-        }
+        Wake { namespace, name, state, elapsed_ms, expected_ms }
     }
 
     /// Whole seconds for a Retry-After header, 1..3,600; `None` when nothing has to be waited for.
@@ -137,12 +121,9 @@ impl Wake {
         match self.state {
             WakeState::Ready => None,
             // Past its time or unknown: ask again soon, not at once.
-            WakeState::Waking | WakeState::Starting => Some(
-                self.expected_ms
-                    .unwrap_or(0)
-                    .div_ceil(1_000)
-                    .clamp(1, 3_600),
-            ),
+            WakeState::Waking | WakeState::Starting => {
+                Some(self.expected_ms.unwrap_or(0).div_ceil(1_000).clamp(1, 3_600))
+            }
         }
     }
 }
@@ -157,10 +138,7 @@ mod tests {
         let key = WorkloadKey::new("prod", "llm");
         assert_eq!(wakes.last(&key), None);
         for millis in 0..50 {
-            assert_eq!(
-                wakes.request(&key, Moment(1_000 + millis), false),
-                Moment(1_000)
-            );
+            assert_eq!(wakes.request(&key, Moment(1_000 + millis), false), Moment(1_000));
         }
         assert_eq!(wakes.last(&key), Some(Moment(1_049)));
         // It serves, sleeps again, and is woken again.
@@ -178,10 +156,7 @@ mod tests {
         wakes.request(&new, Moment(7_200_000), false);
         assert_eq!(wakes.last(&old), None);
         // A wake that goes unanswered for so long begins anew.
-        assert_eq!(
-            wakes.request(&old, Moment(7_200_001), false),
-            Moment(7_200_001)
-        );
+        assert_eq!(wakes.request(&old, Moment(7_200_001), false), Moment(7_200_001));
     }
 
     #[tokio::test]
@@ -202,11 +177,7 @@ mod tests {
         );
         for (expected_ms, retry_after_s) in [(0, 1), (1_001, 2), (90_000, 90), (u64::MAX, 3_600)] {
             wake.expected_ms = Some(expected_ms);
-            assert_eq!(
-                wake.retry_after_s(),
-                Some(retry_after_s),
-                "{expected_ms} ms"
-            );
+            assert_eq!(wake.retry_after_s(), Some(retry_after_s), "{expected_ms} ms");
         }
         let ready = Wake::new(&key, WakeState::Ready, None, Moment(0), Moment(2_500));
         assert_eq!((ready.elapsed_ms, ready.retry_after_s()), (0, None));

@@ -18,21 +18,14 @@ pub fn summary(answer: &Answer, decision: Option<&Decision>, spec: Option<&Spec>
     let Some(decision) = decision else {
         return format!("not observed yet: {} = the present count", replicas(want));
     };
-    let mut sentence = format!(
-        "{} = {}; {}",
-        replicas(decision.want),
-        because(decision, spec),
-        queue(decision)
-    );
+    let mut sentence =
+        format!("{} = {}; {}", replicas(decision.want), because(decision, spec), queue(decision));
     if let Some(health) = health(decision) {
         sentence.push_str("; ");
         sentence.push_str(&health);
     }
     if spec.is_some_and(|spec| spec.mode == Mode::Shadow) {
-        sentence.push_str(&format!(
-            "; shadow mode answers the present {}",
-            replicas(want)
-        ));
+        sentence.push_str(&format!("; shadow mode answers the present {}", replicas(want)));
     }
     sentence
 }
@@ -51,10 +44,7 @@ pub fn unavailable(why: Unavailable) -> &'static str {
 
 /// The rule that set the count, as the reason of a count.
 fn because(decision: &Decision, spec: Option<&Spec>) -> String {
-    let lower = decision
-        .inputs
-        .spec
-        .is_some_and(|present| decision.want < present);
+    let lower = decision.inputs.spec.is_some_and(|present| decision.want < present);
     match decision.binding {
         Rule::Demand => match decision.inputs.work {
             Some(work) => format!("what {work:.2} replicas' worth of work needs"),
@@ -88,11 +78,7 @@ fn queue(decision: &Decision) -> String {
         None if inputs.ready == 0 => "no replica to wait at".to_owned(),
         None => "waiting not known".to_owned(),
         Some(waiting) if waiting > 0.0 => {
-            format!(
-                "{} waiting over {}",
-                number(waiting),
-                replicas(inputs.ready)
-            )
+            format!("{} waiting over {}", number(waiting), replicas(inputs.ready))
         }
         Some(_) => "nothing waiting".to_owned(),
     };
@@ -106,12 +92,7 @@ pub fn health(decision: &Decision) -> Option<String> {
         Health::Ok => None,
         Health::Starting => Some("all replicas are starting".to_owned()),
         Health::NotYetObserved => Some("not observed yet".to_owned()),
-        Health::Degraded {
-            since,
-            why,
-            answered,
-            expected,
-        } => Some(format!(
+        Health::Degraded { since, why, answered, expected } => Some(format!(
             "degraded for {}: {answered} of {expected} engines answered ({})",
             format_millis(decision.at.millis_since(since)),
             why.sentence()
@@ -165,28 +146,21 @@ pub fn next(decision: &Decision, spec: Option<&Spec>) -> Vec<String> {
     let next = &decision.next;
     let mut sentences = Vec::new();
     if let Some(waiting) = next.up_at_waiting {
-        sentences.push(format!(
-            "up: one more replica at {} waiting",
-            number(waiting)
-        ));
+        sentences.push(format!("up: one more replica at {} waiting", number(waiting)));
     }
     if spec.is_some_and(|spec| decision.want >= spec.max) {
         sentences.push("up: only with a larger maxReplicaCount".to_owned());
     }
     match next.down_in_ms {
         Some(0) => sentences.push("down: the evidence for fewer is whole".to_owned()),
-        Some(millis) => sentences.push(format!(
-            "down: after {} more of such evidence",
-            format_millis(millis)
-        )),
+        Some(millis) => {
+            sentences.push(format!("down: after {} more of such evidence", format_millis(millis)))
+        }
         None => {}
     }
     match (next.zero_in_ms, spec) {
         (Some(millis), _) => {
-            sentences.push(format!(
-                "zero: after {} more without work",
-                format_millis(millis)
-            ));
+            sentences.push(format!("zero: after {} more without work", format_millis(millis)));
         }
         (None, Some(spec)) if spec.min == 0 && spec.zero_after == ZeroAfter::Never => {
             sentences.push("zero: never, by zeroAfter".to_owned());
@@ -197,10 +171,7 @@ pub fn next(decision: &Decision, spec: Option<&Spec>) -> Vec<String> {
         (None, _) => {}
     }
     if let Some(millis) = next.wake_eta_ms {
-        sentences.push(format!(
-            "wake: the first replica is expected in {}",
-            format_millis(millis)
-        ));
+        sentences.push(format!("wake: the first replica is expected in {}", format_millis(millis)));
     }
     sentences
 }
@@ -208,11 +179,7 @@ pub fn next(decision: &Decision, spec: Option<&Spec>) -> Vec<String> {
 /// "1 replica", "3 replicas".
 #[must_use]
 pub fn replicas(count: u32) -> String {
-    if count == 1 {
-        "1 replica".to_owned()
-    } else {
-        format!("{count} replicas")
-    }
+    if count == 1 { "1 replica".to_owned() } else { format!("{count} replicas") }
 }
 
 /// A count of requests: whole where it is whole, else with one decimal.

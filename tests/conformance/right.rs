@@ -41,10 +41,8 @@ async fn passes(kind: Kind, unseen: &[&str]) {
     let running = scaler::start(kind, Fault::None).await;
     let (outcome, report) = run(&args(running.address)).await;
     assert_eq!(entries(&report, "fail"), [], "{kind:?}");
-    let not_checkable: BTreeSet<&str> = entries(&report, "not_checkable")
-        .iter()
-        .map(|(id, _detail)| *id)
-        .collect();
+    let not_checkable: BTreeSet<&str> =
+        entries(&report, "not_checkable").iter().map(|(id, _detail)| *id).collect();
     let mut expected: BTreeSet<&str> = OUTSIDE.into();
     expected.extend(unseen);
     expected.insert("F13");
@@ -60,38 +58,21 @@ async fn each_rule_of_the_checklist_has_an_entry_with_its_reason() {
     let running = scaler::start(Kind::Count, Fault::None).await;
     let (_outcome, report) = run(&args(running.address)).await;
     let mut expected = Vec::new();
-    for (letter, n_rules) in [
-        ("A", 17),
-        ("B", 8),
-        ("C", 5),
-        ("D", 9),
-        ("E", 8),
-        ("F", 15),
-        ("G", 6),
-        ("H", 7),
-    ] {
+    for (letter, n_rules) in
+        [("A", 17), ("B", 8), ("C", 5), ("D", 9), ("E", 8), ("F", 15), ("G", 6), ("H", 7)]
+    {
         expected.extend((1..=n_rules).map(|n| format!("{letter}{n}")));
     }
     let checks = report["checks"].as_array().unwrap();
-    let ids: Vec<&str> = checks
-        .iter()
-        .map(|entry| entry["id"].as_str().unwrap())
-        .collect();
+    let ids: Vec<&str> = checks.iter().map(|entry| entry["id"].as_str().unwrap()).collect();
     assert_eq!(ids, expected);
     for entry in checks {
         for key in ["title", "why", "detail"] {
             let text = entry[key].as_str().unwrap();
-            assert!(
-                !text.is_empty() && text.is_ascii(),
-                "{} {key}: {text}",
-                entry["id"]
-            );
+            assert!(!text.is_empty() && text.is_ascii(), "{} {key}: {text}", entry["id"]);
         }
         let title = entry["title"].as_str().unwrap();
-        assert!(
-            title.len() <= 69,
-            "`{title}` does not fit beside its id in 80 columns"
-        );
+        assert!(title.len() <= 69, "`{title}` does not fit beside its id in 80 columns");
     }
 }
 
@@ -102,17 +83,9 @@ async fn bad_metadata_can_be_named() {
     args.bad_metadata = vec![("threshold".to_owned(), "many".to_owned())];
     args.only = vec!["B3".to_owned(), "b4".to_owned(), "B6".to_owned()];
     let (outcome, report) = run(&args).await;
-    let passed: Vec<&str> = entries(&report, "pass")
-        .iter()
-        .map(|(id, _detail)| *id)
-        .collect();
+    let passed: Vec<&str> = entries(&report, "pass").iter().map(|(id, _detail)| *id).collect();
     assert_eq!(passed, ["B3", "B4", "B6"]);
-    assert!(
-        report["checks"][0]["detail"]
-            .as_str()
-            .unwrap()
-            .contains("threshold")
-    );
+    assert!(report["checks"][0]["detail"].as_str().unwrap().contains("threshold"));
     assert_eq!(outcome, Outcome::Passed);
 }
 
@@ -124,15 +97,9 @@ async fn without_metadata_its_rules_cannot_be_checked() {
     args.bad_metadata = vec![("queue".to_owned(), "other".to_owned())];
     args.only = ["B3", "B4", "B6", "B8"].map(str::to_owned).to_vec();
     let (outcome, report) = run(&args).await;
-    let unseen: Vec<&str> = entries(&report, "not_checkable")
-        .iter()
-        .map(|(id, _detail)| *id)
-        .collect();
-    assert_eq!(
-        unseen,
-        ["B3", "B4", "B6", "B8"],
-        "accepted metadata proves nothing"
-    );
+    let unseen: Vec<&str> =
+        entries(&report, "not_checkable").iter().map(|(id, _detail)| *id).collect();
+    assert_eq!(unseen, ["B3", "B4", "B6", "B8"], "accepted metadata proves nothing");
     assert_eq!(outcome, Outcome::Passed);
 }
 
@@ -156,10 +123,7 @@ async fn the_table_says_what_was_seen_and_why_it_matters_in_80_columns() {
     ] {
         assert!(table.contains(expected), "no `{expected}` in\n{table}");
     }
-    assert!(
-        table.lines().all(|line| line.chars().count() <= 80),
-        "{table}"
-    );
+    assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
 }
 
 #[tokio::test]
@@ -167,10 +131,7 @@ async fn a_rule_that_does_not_exist_is_refused() {
     let mut args = args("127.0.0.1:1".parse().unwrap());
     args.only = vec!["A6".to_owned(), "Z9".to_owned()];
     let error = conformance::run(&args, &mut Vec::new()).await.unwrap_err();
-    assert!(
-        matches!(&error, Error::UnknownRule { id } if id == "Z9"),
-        "{error}"
-    );
+    assert!(matches!(&error, Error::UnknownRule { id } if id == "Z9"), "{error}");
 }
 
 #[tokio::test]
@@ -178,9 +139,7 @@ async fn without_a_server_no_run_can_be_made() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
-    let error = conformance::run(&args(address), &mut Vec::new())
-        .await
-        .unwrap_err();
+    let error = conformance::run(&args(address), &mut Vec::new()).await.unwrap_err();
     assert!(matches!(&error, Error::Unreachable { .. }), "{error}");
 }
 

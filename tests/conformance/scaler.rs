@@ -46,28 +46,18 @@ pub(super) struct Running {
 /// Starts a scaler on a port of its own.
 pub(super) async fn start(kind: Kind, fault: Fault) -> Running {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let address = listener
-        .local_addr()
-        .expect("a bound listener has an address");
+    let address = listener.local_addr().expect("a bound listener has an address");
     let (mut reporter, health) = tonic_health::server::health_reporter();
-    reporter
-        .set_service_status(SERVICE, ServingStatus::Serving)
-        .await;
+    reporter.set_service_status(SERVICE, ServingStatus::Serving).await;
     match fault {
         Fault::NotServing => {
-            reporter
-                .set_service_status(SERVICE, ServingStatus::NotServing)
-                .await;
+            reporter.set_service_status(SERVICE, ServingStatus::NotServing).await;
         }
         Fault::NoHealthForService => reporter.clear_service_status(SERVICE).await,
         Fault::NoHealthForServer => reporter.clear_service_status("").await,
         _ => {}
     }
-    let scaler = Scaler {
-        kind,
-        fault,
-        shared: Arc::default(),
-    };
+    let scaler = Scaler { kind, fault, shared: Arc::default() };
     let streams_max = (fault == Fault::FewStreams).then_some(STREAMS_MAX as u32);
     let server = tonic::transport::Server::builder()
         .max_concurrent_streams(streams_max)
@@ -75,10 +65,7 @@ pub(super) async fn start(kind: Kind, fault: Fault) -> Running {
         .add_optional_service((fault != Fault::NoHealth).then_some(health))
         .serve_with_incoming(TcpListenerStream::new(listener));
     let server = tokio::spawn(async move { server.await.expect("the server goes on") });
-    Running {
-        address,
-        _server: AbortOnDropHandle::new(server),
-    }
+    Running { address, _server: AbortOnDropHandle::new(server) }
 }
 
 struct Scaler {
@@ -147,10 +134,7 @@ impl ExternalScaler for Scaler {
     async fn get_metrics(&self, request: Request<GetMetricsRequest>) -> Answer<GetMetricsResponse> {
         self.admit(&request)?;
         self.see(request.remote_addr(), |seen| seen.asked_metrics = true);
-        let GetMetricsRequest {
-            scaled_object_ref,
-            metric_name,
-        } = request.into_inner();
+        let GetMetricsRequest { scaled_object_ref, metric_name } = request.into_inner();
         let Some(scaled_object) = scaled_object_ref else {
             if self.fault == Fault::MissingReferencePanics {
                 unwind();
@@ -180,9 +164,7 @@ impl ExternalScaler for Scaler {
             Fault::ActivityHangs => pending().await,
             _ => {}
         }
-        Ok(Response::new(IsActiveResponse {
-            result: self.active(),
-        }))
+        Ok(Response::new(IsActiveResponse { result: self.active() }))
     }
 
     async fn stream_is_active(
@@ -206,11 +188,7 @@ impl ExternalScaler for Scaler {
         }
         self.shared.newest_stream.send_replace(n);
         let locked = self.lock_if(Fault::UnreadStreamLocks).await;
-        let script = Script {
-            steps: self.push_script(n),
-            locked,
-            _open: open,
-        };
+        let script = Script { steps: self.push_script(n), locked, _open: open };
         if self.fault == Fault::NewStreamEndsOld {
             let mut newest = self.shared.newest_stream.subscribe();
             let superseded = async move { drop(newest.wait_for(|newest| *newest > n).await) };
@@ -236,39 +214,22 @@ impl ExternalScaler for Scaler {
         }
         let open = Open::new(&self.shared, request.remote_addr());
         let locked = self.lock_if(Fault::UnreadSpecStreamLocks).await;
-        let script = Script {
-            steps: self.spec_script(n),
-            locked,
-            _open: open,
-        };
+        let script = Script { steps: self.spec_script(n), locked, _open: open };
         Ok(Response::new(Box::pin(script.play())))
     }
 }
 
 impl Scaler {
     fn see(&self, peer: Option<SocketAddr>, look: impl FnOnce(&mut Seen)) {
-        let mut connections = self
-            .shared
-            .connections
-            .lock()
-            .expect("no panic under the lock");
-        look(
-            connections
-                .entry(peer.expect("TCP has a peer"))
-                .or_default(),
-        );
+        let mut connections = self.shared.connections.lock().expect("no panic under the lock");
+        look(connections.entry(peer.expect("TCP has a peer")).or_default());
     }
 
     /// Faults that refuse whole connections.
     fn admit<T>(&self, request: &Request<T>) -> Result<(), Status> {
         let mut n_cancelled = 0;
         self.see(request.remote_addr(), |seen| n_cancelled = seen.n_cancelled);
-        let n_connections = self
-            .shared
-            .connections
-            .lock()
-            .expect("no panic under the lock")
-            .len();
+        let n_connections = self.shared.connections.lock().expect("no panic under the lock").len();
         match self.fault {
             Fault::CancelledStreamsLeak if n_cancelled > STREAMS_MAX => {
                 Err(Status::resource_exhausted("too many streams"))
@@ -281,18 +242,11 @@ impl Scaler {
     }
 
     async fn validate(&self, scaled_object: &ScaledObjectRef) -> Result<(), Status> {
-        let ScaledObjectRef {
-            name,
-            scaler_metadata,
-            ..
-        } = scaled_object;
+        let ScaledObjectRef { name, scaler_metadata, .. } = scaled_object;
         let metadata = match self.fault {
-            Fault::MetadataSticks => self
-                .shared
-                .sticky
-                .lock()
-                .expect("no panic under the lock")
-                .clone(),
+            Fault::MetadataSticks => {
+                self.shared.sticky.lock().expect("no panic under the lock").clone()
+            }
             Fault::NulPanics if name.contains('\0') => unwind(),
             Fault::ManyKeysPanic if scaler_metadata.len() > 1_000 => unwind(),
             Fault::HugeMetadataPanics
@@ -341,40 +295,25 @@ impl Scaler {
         if let Some(text) = of("threshold")? {
             let number = text.parse::<f64>().ok().filter(|number| number.is_finite());
             if number.is_none() && !(self.fault == Fault::NanIsANumber && text == "NaN") {
-                return Err(Status::invalid_argument(
-                    "threshold: expected a number, such as 5",
-                ));
+                return Err(Status::invalid_argument("threshold: expected a number, such as 5"));
             }
         }
         if self.fault == Fault::KedaKeyRefused && metadata.contains_key("enableTLS") {
             return Err(Status::invalid_argument("enableTLS is unknown"));
         }
-        let known: HashSet<&str> = [
-            "queue",
-            "threshold",
-            "scalerAddress",
-            "enableTLS",
-            "unsafeSsl",
-        ]
-        .into();
+        let known: HashSet<&str> =
+            ["queue", "threshold", "scalerAddress", "enableTLS", "unsafeSsl"].into();
         let mut unknown = metadata
             .keys()
             .filter(|key| !known.contains(key.strip_suffix("FromEnv").unwrap_or(key)));
         match unknown.next() {
             Some(key) if self.kind == Kind::Strict => {
                 let start: String = key.chars().take(40).collect();
-                Err(Status::invalid_argument(format!(
-                    "{} is unknown",
-                    start.escape_default()
-                )))
+                Err(Status::invalid_argument(format!("{} is unknown", start.escape_default())))
             }
             Some(key) if self.fault == Fault::UnknownKeyIsInternal => {
                 let own = key == "conformanceUnknownKey";
-                if own {
-                    Err(Status::internal("unexpected key"))
-                } else {
-                    Ok(())
-                }
+                if own { Err(Status::internal("unexpected key")) } else { Ok(()) }
             }
             _ => Ok(()),
         }
@@ -604,21 +543,13 @@ impl Open {
         let seen = connections.entry(peer).or_default();
         let n_before = seen.n_open;
         seen.n_open += 1;
-        Open {
-            shared: Arc::clone(shared),
-            peer,
-            n_before,
-        }
+        Open { shared: Arc::clone(shared), peer, n_before }
     }
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        let mut connections = self
-            .shared
-            .connections
-            .lock()
-            .expect("no panic under the lock");
+        let mut connections = self.shared.connections.lock().expect("no panic under the lock");
         let seen = connections.entry(self.peer).or_default();
         seen.n_open -= 1;
         seen.n_cancelled += 1;
@@ -640,17 +571,9 @@ fn unwind() -> ! {
 }
 
 fn spec(metric_name: &str, target_size: i64, target_size_float: f64) -> MetricSpec {
-    MetricSpec {
-        metric_name: metric_name.to_owned(),
-        target_size,
-        target_size_float,
-    }
+    MetricSpec { metric_name: metric_name.to_owned(), target_size, target_size_float }
 }
 
 fn value(metric_name: &str, metric_value: i64, metric_value_float: f64) -> MetricValue {
-    MetricValue {
-        metric_name: metric_name.to_owned(),
-        metric_value,
-        metric_value_float,
-    }
+    MetricValue { metric_name: metric_name.to_owned(), metric_value, metric_value_float }
 }

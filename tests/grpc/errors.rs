@@ -54,12 +54,9 @@ async fn b3_b4_all_faults_are_told_from_the_first_call_on_where_a_user_sees_them
 
 #[tokio::test]
 async fn b4_the_hpa_keeps_a_running_target_whose_minimum_is_zero() {
-    for (min, spec, keeps) in [
-        (0, Some(3), true),
-        (0, Some(0), false),
-        (0, None, false),
-        (1, Some(3), false),
-    ] {
+    for (min, spec, keeps) in
+        [(0, Some(3), true), (0, Some(0), false), (0, None, false), (1, Some(3), false)]
+    {
         let scaler = Scaler::start(&[workload("a", min, spec)]);
         let mut client = scaler.client().await;
         let metrics = soon(client.get_metrics(from_hpa(metrics_of("a", &BAD)))).await;

@@ -18,7 +18,9 @@ use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 use tonic_reflection::pb::v1::{ListServiceResponse, ServerReflectionRequest};
 
-use super::support::{Client, Scaler, eventually, open_stream, options, pushed, soon, wanted, workload};
+use super::support::{
+    Client, Scaler, eventually, open_stream, options, pushed, soon, wanted, workload,
+};
 
 const SERVICES: [&str; 2] = ["", "externalscaler.ExternalScaler"];
 
@@ -35,7 +37,8 @@ async fn f1_f3_health_says_not_serving_until_told_and_follows() {
         assert_eq!(health(&channel, service).await, ServingStatus::NotServing as i32, "{service}");
     }
     let request = HealthCheckRequest { service: SERVICES[1].to_owned() };
-    let mut watch = soon(HealthClient::new(channel.clone()).watch(request)).await.unwrap().into_inner();
+    let mut watch =
+        soon(HealthClient::new(channel.clone()).watch(request)).await.unwrap().into_inner();
     let first = soon(watch.message()).await.unwrap().unwrap();
     assert_eq!(first.status, ServingStatus::NotServing as i32);
     scaler.readiness.set(true);
@@ -79,16 +82,10 @@ async fn f5_a_shutdown_turns_not_ready_then_answers_on_then_ends() {
     let mut client = scaler.client().await;
     let mut stream = open_stream(&mut client, "a").await;
     assert_eq!(pushed(&mut stream).await, Some(true));
-    soon(async {
-        while health(&channel, "").await != ServingStatus::Serving as i32 {}
-    })
-    .await;
+    soon(async { while health(&channel, "").await != ServingStatus::Serving as i32 {} }).await;
 
     scaler.stop();
-    soon(async {
-        while health(&channel, "").await != ServingStatus::NotServing as i32 {}
-    })
-    .await;
+    soon(async { while health(&channel, "").await != ServingStatus::NotServing as i32 {} }).await;
     // While the endpoints change, calls are answered, on old and on new connections.
     assert_eq!(wanted(&mut client, "a").await.unwrap(), 1);
     assert_eq!(wanted(&mut scaler.client().await, "a").await.unwrap(), 1);
@@ -202,7 +199,10 @@ fn certificate(name: &str) -> Certificate {
     Certificate::from_pem(std::fs::read(pem(name)).unwrap())
 }
 
-async fn connect(scaler: &Scaler, config: ClientTlsConfig) -> Result<Client, tonic::transport::Error> {
+async fn connect(
+    scaler: &Scaler,
+    config: ClientTlsConfig,
+) -> Result<Client, tonic::transport::Error> {
     let endpoint = Channel::from_shared(format!("https://{}", scaler.address)).unwrap();
     let endpoint = endpoint.tls_config(config.domain_name("localhost")).unwrap();
     Ok(Client::new(soon(endpoint.connect()).await?))
@@ -230,7 +230,10 @@ async fn f13_with_a_client_authority_only_its_clients_are_served() {
     let scaler = Scaler::start_with(&[workload("a", 0, Some(3))], secure);
     let trusting = || ClientTlsConfig::new().ca_certificate(certificate("first-ca.pem"));
     let identity = |pair: [&str; 2]| {
-        Identity::from_pem(std::fs::read(pem(pair[0])).unwrap(), std::fs::read(pem(pair[1])).unwrap())
+        Identity::from_pem(
+            std::fs::read(pem(pair[0])).unwrap(),
+            std::fs::read(pem(pair[1])).unwrap(),
+        )
     };
     let known = trusting().identity(identity(["client.pem", "client.key"]));
     let mut client = connect(&scaler, known).await.unwrap();

@@ -67,14 +67,9 @@ impl Scaler {
         let metrics = RpcMetrics::default();
         let shutdown = CancellationToken::new();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let server = grpc::spawn(
-            listener,
-            registry.clone(),
-            metrics.clone(),
-            options,
-            shutdown.clone(),
-        )
-        .unwrap();
+        let server =
+            grpc::spawn(listener, registry.clone(), metrics.clone(), options, shutdown.clone())
+                .unwrap();
         Scaler {
             registry,
             metrics,

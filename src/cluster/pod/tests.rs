@@ -49,10 +49,7 @@ fn a_ready_pod_has_its_times_address_and_labels() {
                 phase: Phase::Ready,
                 created_at: Some(Moment(START_MS)),
                 ready_at: Some(Moment(START_MS + 90_000)),
-                endpoint: Some(Endpoint::Pod {
-                    ip: [10, 0, 0, 7].into(),
-                    port: None
-                }),
+                endpoint: Some(Endpoint::Pod { ip: [10, 0, 0, 7].into(), port: None }),
             },
             obstacle: None,
             gpus: None,
@@ -141,18 +138,8 @@ fn f78_a_pod_that_starts_three_times_before_it_is_ready_is_a_crash_loop() {
     let was_ready = ready_condition("False", "2026-11-29T11:00:00Z");
     let ready = ready_condition("True", START);
     for (case, ready, container, obstacle) in [
-        (
-            "first start",
-            &never_ready,
-            container(0, running.clone()),
-            None,
-        ),
-        (
-            "second restart",
-            &never_ready,
-            container(2, running.clone()),
-            None,
-        ),
+        ("first start", &never_ready, container(0, running.clone()), None),
+        ("second restart", &never_ready, container(2, running.clone()), None),
         (
             "third restart",
             &never_ready,
@@ -165,18 +152,8 @@ fn f78_a_pod_that_starts_three_times_before_it_is_ready_is_a_crash_loop() {
             container(1, backs_off.clone()),
             Some(Obstacle::CrashLooping),
         ),
-        (
-            "restarted over its long life",
-            &was_ready,
-            container(7, running.clone()),
-            None,
-        ),
-        (
-            "backing off later",
-            &was_ready,
-            container(7, backs_off),
-            Some(Obstacle::CrashLooping),
-        ),
+        ("restarted over its long life", &was_ready, container(7, running.clone()), None),
+        ("backing off later", &was_ready, container(7, backs_off), Some(Obstacle::CrashLooping)),
         ("ready after all", &ready, container(7, running), None),
     ] {
         let pod = with_status(json!({"phase": "Running", "startTime": START,
@@ -206,16 +183,8 @@ fn the_metrics_port_is_the_annotated_then_the_named_one() {
         (json!("0"), ports(json!([http])), Some(8000)),
         (json!("70000"), ports(json!([http])), Some(8000)),
         (json!("http"), ports(json!([])), None),
-        (
-            json!(null),
-            ports(json!([{"name": "grpc", "containerPort": 9000}])),
-            None,
-        ),
-        (
-            json!(null),
-            ports(json!([{"name": "http", "containerPort": 0}])),
-            None,
-        ),
+        (json!(null), ports(json!([{"name": "grpc", "containerPort": 9000}])), None),
+        (json!(null), ports(json!([{"name": "http", "containerPort": 0}])), None),
     ] {
         let case = format!("{annotation} {spec}");
         let mut metadata = json!({});
@@ -224,22 +193,13 @@ fn the_metrics_port_is_the_annotated_then_the_named_one() {
         }
         let pod = pod(metadata, spec, json!({"podIP": "fd00::7"})).unwrap();
         let ip = "fd00::7".parse().unwrap();
-        assert_eq!(
-            pod.member.endpoint,
-            Some(Endpoint::Pod { ip, port: expected }),
-            "{case}"
-        );
+        assert_eq!(pod.member.endpoint, Some(Endpoint::Pod { ip, port: expected }), "{case}");
     }
 }
 
 #[test]
 fn an_address_that_is_none_leaves_the_endpoint_unknown() {
-    for ip in [
-        json!(null),
-        json!(""),
-        json!("10.0.0"),
-        json!("example.org"),
-    ] {
+    for ip in [json!(null), json!(""), json!("10.0.0"), json!("example.org")] {
         assert_eq!(with_status(json!({"podIP": ip})).member.endpoint, None);
     }
 }
@@ -272,10 +232,6 @@ fn gpus_are_summed_over_the_containers_that_run_together() {
     ] {
         let case = format!("{containers} {init}");
         let spec = json!({"containers": containers, "initContainers": init});
-        assert_eq!(
-            pod(json!({}), spec, json!({})).unwrap().gpus,
-            expected,
-            "{case}"
-        );
+        assert_eq!(pod(json!({}), spec, json!({})).unwrap().gpus, expected, "{case}");
     }
 }

@@ -74,11 +74,7 @@ async fn a9_unknown_metric(context: &Context) -> Finding {
     let metric_name = context.metric()?;
     let connection = context.connect().await?;
     let scaled_object = context.scaled_object();
-    let unknown = match connection
-        .metrics(Role::Poll, scaled_object, NO_SUCH_METRIC)
-        .await
-        .result
-    {
+    let unknown = match connection.metrics(Role::Poll, scaled_object, NO_SUCH_METRIC).await.result {
         Err(failure) if is_refusal(&failure) => failure,
         Err(failure) => {
             return Err(Shortfall::Fail(format!(
@@ -93,15 +89,11 @@ async fn a9_unknown_metric(context: &Context) -> Finding {
         }
     };
     let prefixed = format!("s0-{metric_name}");
-    match connection
-        .metrics(Role::Poll, scaled_object, &prefixed)
-        .await
-        .result
-    {
+    match connection.metrics(Role::Poll, scaled_object, &prefixed).await.result {
         Ok(_) => Ok(format!("{unknown}; \"{prefixed}\" is accepted")),
-        Err(failure) => Err(Shortfall::Fail(format!(
-            "the metric \"{prefixed}\" is answered with {failure}"
-        ))),
+        Err(failure) => {
+            Err(Shortfall::Fail(format!("the metric \"{prefixed}\" is answered with {failure}")))
+        }
     }
 }
 
@@ -115,29 +107,19 @@ async fn a10_activity_agrees(context: &Context) -> Finding {
     const N_ROUNDS: usize = 10;
     context.metric()?;
     if context.transcript.answered_activity().next().is_none() {
-        return Err(
-            match context
-                .transcript
-                .activity
-                .first()
-                .map(|reply| &reply.result)
-            {
-                Some(Err(Failure::Late)) => Shortfall::unseen("no answer in time; see D2"),
-                Some(Err(failure)) => Shortfall::Fail(format!(
-                    "GetMetrics answers, but each IsActive failed, the first with {failure}"
-                )),
-                Some(Ok(_)) | None => Shortfall::unseen("IsActive was not asked"),
-            },
-        );
+        return Err(match context.transcript.activity.first().map(|reply| &reply.result) {
+            Some(Err(Failure::Late)) => Shortfall::unseen("no answer in time; see D2"),
+            Some(Err(failure)) => Shortfall::Fail(format!(
+                "GetMetrics answers, but each IsActive failed, the first with {failure}"
+            )),
+            Some(Ok(_)) | None => Shortfall::unseen("IsActive was not asked"),
+        });
     }
     let connection = context.connect().await?;
     let mut n_compared = 0;
     for _round in 0..N_ROUNDS {
         let before = total(context, &connection).await;
-        let activity = connection
-            .is_active(Role::Poll, context.scaled_object())
-            .await
-            .result;
+        let activity = connection.is_active(Role::Poll, context.scaled_object()).await.result;
         let after = total(context, &connection).await;
         // Only between two equal values both calls saw the same snapshot.
         let (Some(before), Ok(active), Some(after)) = (before, activity, after) else {
@@ -148,15 +130,11 @@ async fn a10_activity_agrees(context: &Context) -> Finding {
         }
         n_compared += 1;
         if active != (before > 0.0) {
-            return Err(Shortfall::Fail(format!(
-                "the value is {before} and IsActive is {active}"
-            )));
+            return Err(Shortfall::Fail(format!("the value is {before} and IsActive is {active}")));
         }
     }
     if n_compared == 0 {
-        return Err(Shortfall::unseen(
-            "no two values in a row were usable and alike",
-        ));
+        return Err(Shortfall::unseen("no two values in a row were usable and alike"));
     }
     Ok(format!("{n_compared} comparisons, all agree"))
 }
@@ -166,9 +144,8 @@ async fn total(context: &Context, connection: &Connection) -> Option<f64> {
     let specs = context.transcript.answered_specs().next()?;
     let mut sum = 0.0;
     for spec in specs {
-        let reply = connection
-            .metrics(Role::Poll, context.scaled_object(), &spec.metric_name)
-            .await;
+        let reply =
+            connection.metrics(Role::Poll, context.scaled_object(), &spec.metric_name).await;
         for value in reply.result.unwrap_or_default() {
             let number = as_keda_reads(&value);
             if !values::is_usable(number) {
@@ -210,11 +187,7 @@ async fn a14_missing_fields(context: &Context) -> Finding {
         ("an empty metricName", Some(scaled_object), ""),
         ("no scaledObjectRef", None, metric_name),
     ] {
-        match connection
-            .raw_metrics(Role::Poll, reference, name)
-            .await
-            .result
-        {
+        match connection.raw_metrics(Role::Poll, reference, name).await.result {
             Err(failure) if is_refusal(&failure) => {}
             Err(failure) => {
                 return Err(Shortfall::Fail(format!(
@@ -237,9 +210,7 @@ async fn a15_idempotent(context: &Context) -> Finding {
     let metric_name = context.polled()?;
     let connection = context.connect().await?;
     let value = || async {
-        let reply = connection
-            .metrics(Role::Poll, context.scaled_object(), metric_name)
-            .await;
+        let reply = connection.metrics(Role::Poll, context.scaled_object(), metric_name).await;
         Some(reply.result.ok()?.iter().map(as_keda_reads).sum::<f64>())
     };
     let mut n_moved = 0;
@@ -298,22 +269,14 @@ async fn a16_any_order(context: &Context) -> Finding {
         let mut streams = Vec::new();
         for step in *order {
             let result = match step {
-                GetMetricSpec => connection
-                    .metric_spec(Role::Poll, scaled_object)
-                    .await
-                    .result
-                    .map(drop),
+                GetMetricSpec => {
+                    connection.metric_spec(Role::Poll, scaled_object).await.result.map(drop)
+                }
                 GetMetrics => {
-                    let reply = connection
-                        .metrics(Role::Poll, scaled_object, metric_name)
-                        .await;
+                    let reply = connection.metrics(Role::Poll, scaled_object, metric_name).await;
                     reply.result.map(drop)
                 }
-                IsActive => connection
-                    .is_active(Role::Poll, scaled_object)
-                    .await
-                    .result
-                    .map(drop),
+                IsActive => connection.is_active(Role::Poll, scaled_object).await.result.map(drop),
                 StreamIsActive => {
                     streams.push(connection.stream_is_active(scaled_object));
                     Ok(())
@@ -326,29 +289,15 @@ async fn a16_any_order(context: &Context) -> Finding {
             }
         }
     }
-    Ok(format!(
-        "{} orders, each on a new connection, are answered",
-        ORDERS.len()
-    ))
+    Ok(format!("{} orders, each on a new connection, are answered", ORDERS.len()))
 }
 
 async fn a17_first_metric(context: &Context) -> Finding {
     context.metric()?;
-    let specs = context
-        .transcript
-        .answered_specs()
-        .find(|specs| !specs.is_empty());
-    let first = specs
-        .and_then(<[_]>::first)
-        .map_or("", |spec| spec.metric_name.as_str());
-    if context
-        .transcript
-        .answered_metrics()
-        .any(|(name, _values)| name == first)
-    {
+    let specs = context.transcript.answered_specs().find(|specs| !specs.is_empty());
+    let first = specs.and_then(<[_]>::first).map_or("", |spec| spec.metric_name.as_str());
+    if context.transcript.answered_metrics().any(|(name, _values)| name == first) {
         return Ok(format!("{first} has a value"));
     }
-    Err(Shortfall::Fail(format!(
-        "{first}, the first of the specs, has no value; a later one has"
-    )))
+    Err(Shortfall::Fail(format!("{first}, the first of the specs, has no value; a later one has")))
 }

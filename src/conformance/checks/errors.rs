@@ -57,9 +57,7 @@ struct Provocation {
 
 impl Provocation {
     async fn provoke(&self, connection: &Connection) -> Reply<Vec<MetricValue>> {
-        connection
-            .metrics(Role::Poll, &self.scaled_object, &self.metric_name)
-            .await
+        connection.metrics(Role::Poll, &self.scaled_object, &self.metric_name).await
     }
 }
 
@@ -130,9 +128,7 @@ async fn c1_stable_texts(context: &Context) -> Finding {
         }
     }
     if n_errors == 0 {
-        return Err(Shortfall::unseen(
-            "nothing that was tried is answered with an error",
-        ));
+        return Err(Shortfall::unseen("nothing that was tried is answered with an error"));
     }
     Ok(format!("{n_errors} errors looked at"))
 }
@@ -146,67 +142,33 @@ async fn c2_odd_requests(context: &Context) -> Finding {
     let odd = [
         ("empty strings", scaled_object("", "", "")),
         ("NUL characters", scaled_object("a\0b", "\0", "\0")),
-        (
-            "a path",
-            scaled_object("../../etc/passwd", "../key", "../value"),
-        ),
+        ("a path", scaled_object("../../etc/passwd", "../key", "../value")),
         ("format marks", scaled_object("%s%n{}{0}", "%s", "{{")),
-        (
-            "characters beyond ASCII",
-            scaled_object("\u{1F47B}\u{202E}\u{FFFF}", "ключ", "値"),
-        ),
-        (
-            "10,000 characters",
-            scaled_object(&"a".repeat(10_000), "key", "value"),
-        ),
-        (
-            "an overlong number",
-            scaled_object("a", "key", &"9".repeat(400)),
-        ),
+        ("characters beyond ASCII", scaled_object("\u{1F47B}\u{202E}\u{FFFF}", "ключ", "値")),
+        ("10,000 characters", scaled_object(&"a".repeat(10_000), "key", "value")),
+        ("an overlong number", scaled_object("a", "key", &"9".repeat(400))),
     ];
     context.polled()?;
     let connection = context.connect().await?;
     for (what, scaled_object) in &odd {
-        let spec = connection
-            .metric_spec(Role::Poll, scaled_object)
-            .await
-            .result
-            .map(drop);
-        let metrics = connection
-            .metrics(Role::Poll, scaled_object, what)
-            .await
-            .result
-            .map(drop);
-        let activity = connection
-            .is_active(Role::Poll, scaled_object)
-            .await
-            .result
-            .map(drop);
-        for (method, result) in [
-            ("GetMetricSpec", spec),
-            ("GetMetrics", metrics),
-            ("IsActive", activity),
-        ] {
+        let spec = connection.metric_spec(Role::Poll, scaled_object).await.result.map(drop);
+        let metrics = connection.metrics(Role::Poll, scaled_object, what).await.result.map(drop);
+        let activity = connection.is_active(Role::Poll, scaled_object).await.result.map(drop);
+        for (method, result) in
+            [("GetMetricSpec", spec), ("GetMetrics", metrics), ("IsActive", activity)]
+        {
             if let Err(failure @ (Failure::Broken(_) | Failure::Late)) = result {
                 return Err(Shortfall::Fail(format!("{method} for {what}: {failure}")));
             }
         }
         drop(connection.stream_is_active(scaled_object));
     }
-    if let Err(failure) = connection
-        .metric_spec(Role::Poll, context.scaled_object())
-        .await
-        .result
+    if let Err(failure) = connection.metric_spec(Role::Poll, context.scaled_object()).await.result
         && matches!(failure, Failure::Broken(_))
     {
-        return Err(Shortfall::Fail(format!(
-            "after them GetMetricSpec fails: {failure}"
-        )));
+        return Err(Shortfall::Fail(format!("after them GetMetricSpec fails: {failure}")));
     }
-    Ok(format!(
-        "{} odd requests to three methods are answered",
-        odd.len()
-    ))
+    Ok(format!("{} odd requests to three methods are answered", odd.len()))
 }
 
 async fn c3_no_leaks(context: &Context) -> Finding {
@@ -224,9 +186,7 @@ async fn c3_no_leaks(context: &Context) -> Finding {
         }
     }
     if messages.is_empty() {
-        return Err(Shortfall::unseen(
-            "nothing that was tried is answered with an error",
-        ));
+        return Err(Shortfall::unseen("nothing that was tried is answered with an error"));
     }
     for message in &messages {
         if message.contains(CANARY) {
@@ -262,9 +222,7 @@ async fn c5_fast_errors(context: &Context) -> Finding {
         }
     }
     if took.is_empty() {
-        return Err(Shortfall::unseen(
-            "nothing that was tried is answered with an error",
-        ));
+        return Err(Shortfall::unseen("nothing that was tried is answered with an error"));
     }
     Ok(format!("{} (expected below 10 ms)", Latencies::of(took)))
 }

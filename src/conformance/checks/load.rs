@@ -81,10 +81,7 @@ const PARALLEL: usize = 8;
 
 /// Runs the futures, some at a time, and collects what they give in no particular order.
 pub(super) async fn in_parallel<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
-    futures_util::stream::iter(futures)
-        .buffer_unordered(PARALLEL)
-        .collect()
-        .await
+    futures_util::stream::iter(futures).buffer_unordered(PARALLEL).collect().await
 }
 
 async fn d1_from_memory(context: &Context) -> Finding {
@@ -97,12 +94,7 @@ async fn d1_from_memory(context: &Context) -> Finding {
     let mut without_handler = Vec::new();
     for _call in 0..N_CALLS {
         let scaled_object = context.scaled_object();
-        took.push(
-            connection
-                .metrics(Role::Poll, scaled_object, metric_name)
-                .await
-                .took,
-        );
+        took.push(connection.metrics(Role::Poll, scaled_object, metric_name).await.took);
         without_handler.push(connection.unknown_method().await.took);
     }
     let took = Latencies::of(took);
@@ -121,44 +113,20 @@ async fn d2_hard_limit(context: &Context) -> Finding {
     const N_POLLS: usize = 60;
     let transcript = &context.transcript;
     let mut took: Vec<(&str, Duration)> = Vec::new();
-    took.extend(
-        transcript
-            .specs
-            .iter()
-            .map(|reply| ("GetMetricSpec", reply.took)),
-    );
-    took.extend(
-        transcript
-            .metrics
-            .iter()
-            .map(|call| ("GetMetrics", call.reply.took)),
-    );
-    took.extend(
-        transcript
-            .activity
-            .iter()
-            .map(|reply| ("IsActive", reply.took)),
-    );
+    took.extend(transcript.specs.iter().map(|reply| ("GetMetricSpec", reply.took)));
+    took.extend(transcript.metrics.iter().map(|call| ("GetMetrics", call.reply.took)));
+    took.extend(transcript.activity.iter().map(|reply| ("IsActive", reply.took)));
     if let Ok(metric_name) = context.polled() {
         let connection = context.connect().await?;
         let scaled_object = context.scaled_object();
         let polls = (0..N_POLLS).map(async |_poll| {
             [
-                (
-                    "GetMetricSpec",
-                    connection.metric_spec(Role::Poll, scaled_object).await.took,
-                ),
+                ("GetMetricSpec", connection.metric_spec(Role::Poll, scaled_object).await.took),
                 (
                     "GetMetrics",
-                    connection
-                        .metrics(Role::Poll, scaled_object, metric_name)
-                        .await
-                        .took,
+                    connection.metrics(Role::Poll, scaled_object, metric_name).await.took,
                 ),
-                (
-                    "IsActive",
-                    connection.is_active(Role::Poll, scaled_object).await.took,
-                ),
+                ("IsActive", connection.is_active(Role::Poll, scaled_object).await.took),
             ]
         });
         took.extend(in_parallel(polls).await.into_iter().flatten());
@@ -166,10 +134,7 @@ async fn d2_hard_limit(context: &Context) -> Finding {
     if let Some((method, slowest)) = took.iter().max_by_key(|(_method, took)| *took)
         && *slowest > ANSWER_LIMIT
     {
-        return Err(Shortfall::Fail(format!(
-            "{method} took {}",
-            millis(*slowest)
-        )));
+        return Err(Shortfall::Fail(format!("{method} took {}", millis(*slowest))));
     }
     let took = took.into_iter().map(|(_method, took)| took).collect();
     Ok(format!("{} (expected below 10 ms)", Latencies::of(took)))
@@ -181,11 +146,8 @@ async fn d3_herd(context: &Context) -> Finding {
     let started_at = Instant::now();
     let polls =
         (0..context.n_objects).map(|_object| connection.poll(context.scaled_object(), metric_name));
-    let failures: Vec<Failure> = join_all(polls)
-        .await
-        .into_iter()
-        .filter_map(Result::err)
-        .collect();
+    let failures: Vec<Failure> =
+        join_all(polls).await.into_iter().filter_map(Result::err).collect();
     match failures.first() {
         None => Ok(format!(
             "{} polls of three calls at once, over after {}",
@@ -211,15 +173,11 @@ async fn d4_stream_limit(context: &Context) -> Finding {
         streams.push(connection.stream_is_active(context.scaled_object()));
     }
     // Not each server answers a silent stream before its first message; the wait is bounded.
-    let n_accepted = join_all(
-        streams
-            .iter_mut()
-            .map(|stream| stream.accepted(ANSWER_LIMIT)),
-    )
-    .await
-    .into_iter()
-    .filter(|accepted| *accepted)
-    .count();
+    let n_accepted = join_all(streams.iter_mut().map(|stream| stream.accepted(ANSWER_LIMIT)))
+        .await
+        .into_iter()
+        .filter(|accepted| *accepted)
+        .count();
     if answers(&connection, context.scaled_object(), metric_name).await {
         return Ok(format!(
             "a call is answered beside {n_streams} open streams, {n_accepted} of them confirmed"
@@ -239,21 +197,14 @@ async fn answers(
     const N_CALLS: usize = 3;
     let calls =
         (0..N_CALLS).map(|_call| connection.metrics(Role::Poll, scaled_object, metric_name));
-    join_all(calls)
-        .await
-        .iter()
-        .any(|reply| reply.result.is_ok())
+    join_all(calls).await.iter().any(|reply| reply.result.is_ok())
 }
 
 async fn d5_dead_consumer(context: &Context) -> Finding {
     const N_STREAMS: usize = 20;
     let metric_name = context.metric()?;
     let connection = context.connect().await?;
-    let stalled = context
-        .scaler
-        .connect_stalled()
-        .await
-        .map_err(Shortfall::fail)?;
+    let stalled = context.scaler.connect_stalled().await.map_err(Shortfall::fail)?;
     let mut streams = Vec::new();
     for _stream in 0..N_STREAMS {
         streams.push(stalled.stream_is_active(context.scaled_object()));
@@ -266,9 +217,7 @@ async fn d5_dead_consumer(context: &Context) -> Finding {
             "no call is answered while {N_STREAMS} streams of another connection are not read"
         )));
     }
-    Ok(format!(
-        "{N_STREAMS} streams that are not read block nobody"
-    ))
+    Ok(format!("{N_STREAMS} streams that are not read block nobody"))
 }
 
 async fn d6_cancelled_streams(context: &Context) -> Finding {
@@ -282,12 +231,7 @@ async fn d6_cancelled_streams(context: &Context) -> Finding {
         for _stream in 0..context.n_objects {
             streams.push(connection.stream_is_active(context.scaled_object()));
         }
-        join_all(
-            streams
-                .iter_mut()
-                .map(|stream| stream.accepted(ANSWER_LIMIT)),
-        )
-        .await;
+        join_all(streams.iter_mut().map(|stream| stream.accepted(ANSWER_LIMIT))).await;
     }
     let n_cancelled = N_ROUNDS * context.n_objects;
     if let Err(failure) = connection.poll(context.scaled_object(), metric_name).await {
@@ -297,14 +241,10 @@ async fn d6_cancelled_streams(context: &Context) -> Finding {
     }
     while let Some(event) = sentinel.next(Duration::ZERO).await {
         if let Event::End(Err(failure @ Failure::Broken(_))) = event {
-            return Err(Shortfall::Fail(format!(
-                "cancelling {n_cancelled} streams: {failure}"
-            )));
+            return Err(Shortfall::Fail(format!("cancelling {n_cancelled} streams: {failure}")));
         }
     }
-    Ok(format!(
-        "{n_cancelled} streams opened and cancelled on one connection"
-    ))
+    Ok(format!("{n_cancelled} streams opened and cancelled on one connection"))
 }
 
 async fn d7_bad_neighbour(context: &Context) -> Finding {
@@ -317,10 +257,7 @@ async fn d7_bad_neighbour(context: &Context) -> Finding {
         Some(faulty) => faulty.scaled_object.clone(),
         None => {
             let name = "conformance-nobody".to_owned();
-            ScaledObjectRef {
-                name,
-                ..context.scaled_object().clone()
-            }
+            ScaledObjectRef { name, ..context.scaled_object().clone() }
         }
     };
     let hammer = join_all((0..N_BAD).map(async |_caller| {
@@ -333,12 +270,7 @@ async fn d7_bad_neighbour(context: &Context) -> Finding {
         let mut took = Vec::new();
         for _call in 0..N_GOOD {
             let scaled_object = context.scaled_object();
-            took.push(
-                connection
-                    .metrics(Role::Poll, scaled_object, metric_name)
-                    .await
-                    .took,
-            );
+            took.push(connection.metrics(Role::Poll, scaled_object, metric_name).await.took);
         }
         Latencies::of(took)
     };
@@ -356,8 +288,7 @@ async fn d7_bad_neighbour(context: &Context) -> Finding {
 async fn d8_huge_metadata(context: &Context) -> Finding {
     const SIZE_BYTES: usize = 1 << 20;
     let mut huge = context.scaled_object().clone();
-    huge.scaler_metadata
-        .insert("conformanceKey".to_owned(), "x".repeat(SIZE_BYTES));
+    huge.scaler_metadata.insert("conformanceKey".to_owned(), "x".repeat(SIZE_BYTES));
     super::metadata::handled_or_refused(context, &huge, "1 MiB in a key").await
 }
 
@@ -367,22 +298,13 @@ async fn d9_churn(context: &Context) -> Finding {
         let connection = context.scaler.connect().await?;
         let scaled_object = context.scaled_object();
         let stream = connection.stream_is_active(scaled_object);
-        connection
-            .metric_spec(Role::Poll, scaled_object)
-            .await
-            .result?;
-        connection
-            .metrics(Role::Poll, scaled_object, metric_name)
-            .await
-            .result?;
+        connection.metric_spec(Role::Poll, scaled_object).await.result?;
+        connection.metrics(Role::Poll, scaled_object, metric_name).await.result?;
         drop((connection, stream));
         Ok(())
     });
-    let failures: Vec<Failure> = in_parallel(visits)
-        .await
-        .into_iter()
-        .filter_map(Result::err)
-        .collect();
+    let failures: Vec<Failure> =
+        in_parallel(visits).await.into_iter().filter_map(Result::err).collect();
     if let Some(first) = failures.first() {
         return Err(Shortfall::Fail(format!(
             "{} of {} connections failed, the first with {first}",
@@ -390,19 +312,8 @@ async fn d9_churn(context: &Context) -> Finding {
             context.n_objects
         )));
     }
-    context
-        .dial()
-        .await?
-        .poll(context.scaled_object(), metric_name)
-        .await
-        .map_err(|failure| {
-            Shortfall::Fail(format!(
-                "after {} connections: {failure}",
-                context.n_objects
-            ))
-        })?;
-    Ok(format!(
-        "{} connections made and dropped",
-        context.n_objects
-    ))
+    context.dial().await?.poll(context.scaled_object(), metric_name).await.map_err(|failure| {
+        Shortfall::Fail(format!("after {} connections: {failure}", context.n_objects))
+    })?;
+    Ok(format!("{} connections made and dropped", context.n_objects))
 }

@@ -72,25 +72,17 @@ async fn ask(
     metric_name: &str,
 ) -> Result<(), Failure> {
     drop(connection.metric_spec(Role::Poll, scaled_object).await);
-    connection
-        .metrics(Role::Poll, scaled_object, metric_name)
-        .await
-        .result
-        .map(drop)
+    connection.metrics(Role::Poll, scaled_object, metric_name).await.result.map(drop)
 }
 
 /// True if the answer says nothing about the metadata: changed metadata is a new trigger to some
 /// scalers, and they may have no data for it yet.
 fn is_warming(answer: &Result<(), Failure>) -> bool {
-    answer
-        .as_ref()
-        .is_err_and(|failure| failure.is(tonic::Code::Unavailable))
+    answer.as_ref().is_err_and(|failure| failure.is(tonic::Code::Unavailable))
 }
 
 fn is_invalid_argument(answer: &Result<(), Failure>) -> bool {
-    answer
-        .as_ref()
-        .is_err_and(|failure| failure.is(tonic::Code::InvalidArgument))
+    answer.as_ref().is_err_and(|failure| failure.is(tonic::Code::InvalidArgument))
 }
 
 fn shown(answer: &Result<(), Failure>) -> String {
@@ -119,20 +111,15 @@ fn own_keys(scaled_object: &ScaledObjectRef) -> Vec<&str> {
 
 fn with(scaled_object: &ScaledObjectRef, key: &str, value: &str) -> ScaledObjectRef {
     let mut changed = scaled_object.clone();
-    changed
-        .scaler_metadata
-        .insert(key.to_owned(), value.to_owned());
+    changed.scaler_metadata.insert(key.to_owned(), value.to_owned());
     changed
 }
 
 async fn b1_other_keys(context: &Context) -> Finding {
     let metric_name = context.metric()?;
     let connection = context.connect().await?;
-    let with_keda_keys = with(
-        &with(context.scaled_object(), "enableTLS", "false"),
-        "unsafeSsl",
-        "false",
-    );
+    let with_keda_keys =
+        with(&with(context.scaled_object(), "enableTLS", "false"), "unsafeSsl", "false");
     let answer = ask(&connection, &with_keda_keys, metric_name).await;
     if is_warming(&answer) {
         return Err(warming());
@@ -160,18 +147,14 @@ async fn b2_from_env(context: &Context) -> Finding {
     let metric_name = context.metric()?;
     let keys = own_keys(context.scaled_object());
     if keys.is_empty() {
-        return Err(Shortfall::unseen(
-            "give the trigger's metadata with --metadata",
-        ));
+        return Err(Shortfall::unseen("give the trigger's metadata with --metadata"));
     }
     let connection = context.connect().await?;
     for key in &keys {
         let mut from_env = context.scaled_object().clone();
         let value = from_env.scaler_metadata.remove(*key).unwrap_or_default();
         let key_from_env = format!("{key}{FROM_ENV}");
-        from_env
-            .scaler_metadata
-            .insert(key_from_env.clone(), value.clone());
+        from_env.scaler_metadata.insert(key_from_env.clone(), value.clone());
         let answer = ask(&connection, &from_env, metric_name).await;
         if is_warming(&answer) {
             return Err(warming());
@@ -198,17 +181,11 @@ async fn b3_refusal_names_the_key(context: &Context) -> Finding {
     let (faulty, metric_name) = context.faulty()?;
     let connection = context.connect().await?;
     let answer = ask(&connection, &faulty.scaled_object, metric_name).await;
-    let activity = connection
-        .is_active(Role::Poll, &faulty.scaled_object)
-        .await
-        .result
-        .map(drop);
-    let refusal = [answer, activity]
-        .into_iter()
-        .find_map(|answer| match answer {
-            Err(Failure::Status(_code, message)) => Some(message),
-            Ok(()) | Err(Failure::Broken(_) | Failure::Late) => None,
-        });
+    let activity = connection.is_active(Role::Poll, &faulty.scaled_object).await.result.map(drop);
+    let refusal = [answer, activity].into_iter().find_map(|answer| match answer {
+        Err(Failure::Status(_code, message)) => Some(message),
+        Ok(()) | Err(Failure::Broken(_) | Failure::Late) => None,
+    });
     let Some(message) = refusal else {
         return Err(accepted());
     };
@@ -232,9 +209,7 @@ async fn b4_bad_metadata(context: &Context) -> Finding {
     let mut answers = Vec::new();
     for _repeat in 0..2 {
         answers.push(ask(&connection, &faulty.scaled_object, metric_name).await);
-        let activity = connection
-            .is_active(Role::Poll, &faulty.scaled_object)
-            .await;
+        let activity = connection.is_active(Role::Poll, &faulty.scaled_object).await;
         answers.push(activity.result.map(drop));
     }
     if answers.iter().all(Result::is_ok) {
@@ -252,18 +227,11 @@ async fn b4_bad_metadata(context: &Context) -> Finding {
 async fn b6_state_by_metadata(context: &Context) -> Finding {
     let (faulty, metric_name) = context.faulty()?;
     let connection = context.connect().await?;
-    if ask(&connection, &faulty.scaled_object, metric_name)
-        .await
-        .is_ok()
-    {
+    if ask(&connection, &faulty.scaled_object, metric_name).await.is_ok() {
         return Err(accepted());
     }
     // Without a spec call between: nothing of the other trigger may stick to the object.
-    match connection
-        .metrics(Role::Poll, context.scaled_object(), metric_name)
-        .await
-        .result
-    {
+    match connection.metrics(Role::Poll, context.scaled_object(), metric_name).await.result {
         Ok(_) => Ok("one trigger's bad metadata leaves the other's answers alone".to_owned()),
         Err(failure) => Err(Shortfall::Fail(format!(
             "after a call with other metadata the good trigger is answered with {failure}"
@@ -275,9 +243,7 @@ async fn b7_many_keys(context: &Context) -> Finding {
     const N_KEYS: usize = 5_000;
     let mut large = context.scaled_object().clone();
     for n in 0..N_KEYS {
-        large
-            .scaler_metadata
-            .insert(format!("conformanceKey{n}"), "1".to_owned());
+        large.scaler_metadata.insert(format!("conformanceKey{n}"), "1".to_owned());
     }
     handled_or_refused(context, &large, "5,000 keys").await
 }
@@ -290,26 +256,18 @@ pub(super) async fn handled_or_refused(
 ) -> Finding {
     let metric_name = context.metric()?;
     let connection = context.connect().await?;
-    let answer = connection
-        .metrics(Role::Poll, large, metric_name)
-        .await
-        .result
-        .map(drop);
+    let answer = connection.metrics(Role::Poll, large, metric_name).await.result.map(drop);
     if !answered_cleanly(&answer) {
         return Err(Shortfall::Fail(format!(
             "{what} are answered with {}, expected a value or RESOURCE_EXHAUSTED",
             shown(&answer)
         )));
     }
-    match connection
-        .metrics(Role::Poll, context.scaled_object(), metric_name)
-        .await
-        .result
-    {
+    match connection.metrics(Role::Poll, context.scaled_object(), metric_name).await.result {
         Ok(_) => Ok(format!("{what} are answered with {}", shown(&answer))),
-        Err(failure) => Err(Shortfall::Fail(format!(
-            "after {what} the next call is answered with {failure}"
-        ))),
+        Err(failure) => {
+            Err(Shortfall::Fail(format!("after {what} the next call is answered with {failure}")))
+        }
     }
 }
 
@@ -341,9 +299,7 @@ async fn b8_strict_numbers(context: &Context) -> Finding {
         n_strict += 1;
     }
     if n_strict == 0 {
-        return Err(Shortfall::unseen(
-            "no metadata with a number; give it with --metadata",
-        ));
+        return Err(Shortfall::unseen("no metadata with a number; give it with --metadata"));
     }
     Ok(format!("{n_strict} keys refuse {NO_NUMBERS:?}"))
 }

@@ -149,18 +149,13 @@ async fn f1_health(context: &Context) -> Finding {
             Shortfall::Fail(format!("Check of \"{service}\" is answered with {failure}"))
         })?;
         if status == ServingStatus::ServiceUnknown {
-            return Err(Shortfall::Fail(format!(
-                "Check does not know \"{service}\""
-            )));
+            return Err(Shortfall::Fail(format!("Check does not know \"{service}\"")));
         }
         let first = connection.watch_health(service).next(ANSWER_LIMIT).await;
         let known = matches!(first, Some(Event::Message(status))
             if ServingStatus::try_from(status) != Ok(ServingStatus::ServiceUnknown));
         if !known {
-            return Err(Shortfall::Fail(format!(
-                "Watch of \"{service}\" shows {}",
-                shown(&first)
-            )));
+            return Err(Shortfall::Fail(format!("Watch of \"{service}\" shows {}", shown(&first))));
         }
     }
     Ok("Check and Watch know both".to_owned())
@@ -195,14 +190,10 @@ async fn f2_ready(context: &Context) -> Finding {
 
 async fn f13_alpn(context: &Context) -> Finding {
     match context.scaler.connect_with_alpn().await {
-        None => Err(Shortfall::unseen(
-            "no TLS; give its authority with --tls-ca",
-        )),
+        None => Err(Shortfall::unseen("no TLS; give its authority with --tls-ca")),
         Some(Err(failure)) => Err(Shortfall::Fail(failure.to_string())),
         Some(Ok(connection)) => {
-            let spec = connection
-                .metric_spec(Role::Poll, context.scaled_object())
-                .await;
+            let spec = connection.metric_spec(Role::Poll, context.scaled_object()).await;
             match spec.result {
                 Err(failure @ Failure::Broken(_)) => Err(Shortfall::Fail(failure.to_string())),
                 Ok(_) | Err(Failure::Status(..) | Failure::Late) => {

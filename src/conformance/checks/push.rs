@@ -74,16 +74,10 @@ const QUIET: Duration = Duration::from_millis(300);
 
 /// Passes over a scaler that offers no push at all.
 fn offers_push(context: &Context) -> Result<(), Shortfall> {
-    let ends = context
-        .transcript
-        .pushes
-        .iter()
-        .filter_map(|log| log.end.as_ref());
+    let ends = context.transcript.pushes.iter().filter_map(|log| log.end.as_ref());
     let mut refusals = ends.filter_map(|end| end.as_ref().err());
     if refusals.any(|failure| failure.is(Code::Unimplemented)) {
-        return Err(Shortfall::unseen(
-            "StreamIsActive is not offered; use the type external",
-        ));
+        return Err(Shortfall::unseen("StreamIsActive is not offered; use the type external"));
     }
     Ok(())
 }
@@ -109,10 +103,7 @@ async fn e1_true_on_open(context: &Context) -> Finding {
             )));
         }
     }
-    Ok(format!(
-        "{N_OPENS} opens, each {}",
-        if active { "with true" } else { "silent" }
-    ))
+    Ok(format!("{N_OPENS} opens, each {}", if active { "with true" } else { "silent" }))
 }
 
 async fn e2_edges_only(context: &Context) -> Finding {
@@ -147,14 +138,9 @@ async fn e3_parallel_streams(context: &Context) -> Finding {
     let shared = context.connect().await?;
     let other = context.connect().await?;
     let limit = if active { ANSWER_LIMIT } else { QUIET };
-    let alone = other
-        .stream_is_active(context.scaled_object())
-        .next(limit)
-        .await;
+    let alone = other.stream_is_active(context.scaled_object()).next(limit).await;
     if matches!(alone, Some(Event::End(_))) {
-        return Err(Shortfall::unseen(
-            "a single stream ends at once; see E1 and E5",
-        ));
+        return Err(Shortfall::unseen("a single stream ends at once; see E1 and E5"));
     }
     let mut streams = Vec::new();
     for _stream in 0..N_ON_ONE {
@@ -215,11 +201,11 @@ async fn e8_spec_stream(context: &Context) -> Finding {
             "an open stream without a message in {} s",
             SILENCE_LIMIT.as_secs()
         ))),
-        SpecStream::Ended(Ok(())) => Err(Shortfall::fail(
-            "the stream ends with OK, but without a message",
-        )),
-        SpecStream::Ended(Err(failure)) => Err(Shortfall::Fail(format!(
-            "answered with {failure}, expected UNIMPLEMENTED"
-        ))),
+        SpecStream::Ended(Ok(())) => {
+            Err(Shortfall::fail("the stream ends with OK, but without a message"))
+        }
+        SpecStream::Ended(Err(failure)) => {
+            Err(Shortfall::Fail(format!("answered with {failure}, expected UNIMPLEMENTED")))
+        }
     }
 }

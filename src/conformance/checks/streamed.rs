@@ -104,9 +104,7 @@ async fn h2_valid_specs(context: &Context) -> Finding {
             let name = &spec.metric_name;
             let name_fault = name_fault(name).map(str::to_owned);
             if let Some(fault) = name_fault.or_else(|| target_fault(spec)) {
-                return Err(Shortfall::Fail(format!(
-                    "the streamed metric {name:?}: {fault}"
-                )));
+                return Err(Shortfall::Fail(format!("the streamed metric {name:?}: {fault}")));
             }
         }
         let now: Vec<&str> = specs.iter().map(|spec| spec.metric_name.as_str()).collect();
@@ -114,9 +112,7 @@ async fn h2_valid_specs(context: &Context) -> Finding {
             None => names = Some(now),
             Some(before) if *before == now => {}
             Some(before) => {
-                return Err(Shortfall::Fail(format!(
-                    "the names were {before:?}, then {now:?}"
-                )));
+                return Err(Shortfall::Fail(format!("the names were {before:?}, then {now:?}")));
             }
         }
     }
@@ -137,13 +133,9 @@ async fn h3_equals_get(context: &Context) -> Finding {
         let Some(Event::Message(mut streamed)) = stream.next(ANSWER_LIMIT).await else {
             return Err(Shortfall::unseen("no message came in time; see H1"));
         };
-        let reply = connection
-            .metric_spec(Role::Poll, context.scaled_object())
-            .await;
+        let reply = connection.metric_spec(Role::Poll, context.scaled_object()).await;
         let Ok(asked) = reply.result else {
-            return Err(Shortfall::unseen(
-                "GetMetricSpec gave no answer; see A1 and D2",
-            ));
+            return Err(Shortfall::unseen("GetMetricSpec gave no answer; see A1 and D2"));
         };
         while streamed != asked
             && let Some(Event::Message(later)) = stream.next(CHANGE).await
@@ -151,9 +143,7 @@ async fn h3_equals_get(context: &Context) -> Finding {
             streamed = later;
         }
         if streamed != asked {
-            return Err(Shortfall::Fail(format!(
-                "streamed {streamed:?}, asked {asked:?}"
-            )));
+            return Err(Shortfall::Fail(format!("streamed {streamed:?}, asked {asked:?}")));
         }
     }
     Ok("equal".to_owned())
@@ -164,11 +154,7 @@ async fn h4_changes_only(context: &Context) -> Finding {
     let mut n_messages = 0;
     for messages in streamed(context) {
         n_messages += messages.len();
-        if messages
-            .iter()
-            .zip(messages.iter().skip(1))
-            .any(|(before, after)| before == after)
-        {
+        if messages.iter().zip(messages.iter().skip(1)).any(|(before, after)| before == after) {
             return Err(Shortfall::Fail(format!(
                 "{} messages on one stream, some of them the same as before",
                 messages.len()
@@ -183,11 +169,7 @@ async fn h6_ends_and_unread(context: &Context) -> Finding {
     offered(context)?;
     let ends = ends_with_ok(context.transcript.spec_pushes.iter().map(|log| &log.end))?;
     let metric_name = context.polled()?;
-    let stalled = context
-        .scaler
-        .connect_stalled()
-        .await
-        .map_err(Shortfall::fail)?;
+    let stalled = context.scaler.connect_stalled().await.map_err(Shortfall::fail)?;
     let mut streams = Vec::new();
     for _stream in 0..N_UNREAD {
         streams.push(stalled.stream_metric_spec(context.scaled_object()));

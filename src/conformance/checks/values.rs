@@ -81,10 +81,7 @@ const VALUE_MAX: f64 = 1e9;
 
 async fn a1_spec_always_answers(context: &Context) -> Finding {
     let replies = &context.transcript.specs;
-    let failures: Vec<_> = replies
-        .iter()
-        .filter_map(|reply| reply.result.as_ref().err())
-        .collect();
+    let failures: Vec<_> = replies.iter().filter_map(|reply| reply.result.as_ref().err()).collect();
     match failures.as_slice() {
         [] => Ok(format!("{} calls, all answered", replies.len())),
         [Failure::Late, ..] => Err(Shortfall::unseen("no answer in time; see D2")),
@@ -102,9 +99,7 @@ async fn a2_specs_not_empty(context: &Context) -> Finding {
     }
     let n_lists = context.transcript.answered_specs().count();
     if n_lists == 0 {
-        return Err(Shortfall::unseen(
-            "GetMetricSpec gave no answer; see A1 and D2",
-        ));
+        return Err(Shortfall::unseen("GetMetricSpec gave no answer; see A1 and D2"));
     }
     let mut bare = context.scaled_object().clone();
     bare.scaler_metadata.clear();
@@ -118,17 +113,11 @@ async fn a2_specs_not_empty(context: &Context) -> Finding {
 }
 
 async fn a3_names(context: &Context) -> Finding {
-    let mut lists = context
-        .transcript
-        .answered_specs()
-        .filter(|specs| !specs.is_empty());
+    let mut lists = context.transcript.answered_specs().filter(|specs| !specs.is_empty());
     let first = names(lists.next().ok_or_else(no_specs)?);
     for name in &first {
         if let Some(fault) = name_fault(name) {
-            return Err(Shortfall::Fail(format!(
-                "the name \"{}\" {fault}",
-                name.escape_debug()
-            )));
+            return Err(Shortfall::Fail(format!("the name \"{}\" {fault}", name.escape_debug())));
         }
     }
     let distinct: BTreeSet<String> = first.iter().map(|name| name.to_ascii_lowercase()).collect();
@@ -136,9 +125,7 @@ async fn a3_names(context: &Context) -> Finding {
         return Err(Shortfall::Fail(format!("a name is given twice: {first:?}")));
     }
     if let Some(other) = lists.map(names).find(|other| *other != first) {
-        return Err(Shortfall::Fail(format!(
-            "the names were {first:?} and then {other:?}"
-        )));
+        return Err(Shortfall::Fail(format!("the names were {first:?} and then {other:?}")));
     }
     Ok(format!("{first:?}"))
 }
@@ -168,19 +155,12 @@ async fn a4_targets(context: &Context) -> Finding {
         seen = Some(spec);
     }
     let spec = seen.ok_or_else(no_specs)?;
-    Ok(format!(
-        "targetSizeFloat {}, targetSize {}",
-        spec.target_size_float, spec.target_size
-    ))
+    Ok(format!("targetSizeFloat {}, targetSize {}", spec.target_size_float, spec.target_size))
 }
 
 /// What is wrong with a spec's target, if anything.
 pub(super) fn target_fault(spec: &MetricSpec) -> Option<String> {
-    let MetricSpec {
-        target_size,
-        target_size_float,
-        ..
-    } = spec;
+    let MetricSpec { target_size, target_size_float, .. } = spec;
     if *target_size < 1 {
         return Some(format!("targetSize is {target_size}, expected 1 or more"));
     }
@@ -208,12 +188,12 @@ async fn a5_target_constant(context: &Context) -> Finding {
     }
     match targets.iter().find(|(_name, seen)| seen.len() > 1) {
         None => Ok("one target for each metric".to_owned()),
-        Some((name, seen)) if matches!(context.spec_stream, SpecStream::Offered) => Ok(format!(
-            "{name} had the targets {seen:?}, which StreamMetricSpec can tell KEDA"
-        )),
-        Some((name, seen)) => Err(Shortfall::Fail(format!(
-            "{name} had the targets {seen:?} in turn"
-        ))),
+        Some((name, seen)) if matches!(context.spec_stream, SpecStream::Offered) => {
+            Ok(format!("{name} had the targets {seen:?}, which StreamMetricSpec can tell KEDA"))
+        }
+        Some((name, seen)) => {
+            Err(Shortfall::Fail(format!("{name} had the targets {seen:?} in turn")))
+        }
     }
 }
 
@@ -221,16 +201,9 @@ async fn a6_one_value(context: &Context) -> Finding {
     let mut seen = None;
     for (metric_name, values) in context.transcript.answered_metrics() {
         let [value] = values else {
-            return Err(Shortfall::Fail(format!(
-                "{} values for {metric_name}",
-                values.len()
-            )));
+            return Err(Shortfall::Fail(format!("{} values for {metric_name}", values.len())));
         };
-        let MetricValue {
-            metric_value,
-            metric_value_float,
-            ..
-        } = value;
+        let MetricValue { metric_value, metric_value_float, .. } = value;
         let whole = *metric_value as f64;
         let is_rounded = (metric_value_float.round() - whole).abs() < 0.5
             || (metric_value_float.ceil() - whole).abs() < 0.5;
@@ -240,9 +213,7 @@ async fn a6_one_value(context: &Context) -> Finding {
                 "metricValueFloat {metric_value_float} beside metricValue {metric_value}"
             )));
         }
-        seen = Some(format!(
-            "metricValueFloat {metric_value_float}, metricValue {metric_value}"
-        ));
+        seen = Some(format!("metricValueFloat {metric_value_float}, metricValue {metric_value}"));
     }
     seen.ok_or_else(|| match context.transcript.metrics.first() {
         None => no_specs(),
@@ -296,20 +267,13 @@ async fn a8_whole_count(context: &Context) -> Finding {
         .collect();
     let off_by = |count: &f64| (count - count.round()).abs();
     if counts.is_empty() {
-        return Err(Shortfall::unseen(
-            "the target is not 1, so the value is no replica count",
-        ));
+        return Err(Shortfall::unseen("the target is not 1, so the value is no replica count"));
     }
     if counts.iter().any(|count| off_by(count) > NOISE_MAX) {
-        return Err(Shortfall::unseen(
-            "the values look like a load, not like replica counts",
-        ));
+        return Err(Shortfall::unseen("the values look like a load, not like replica counts"));
     }
     // KEDA rounds to thousandths before the HPA rounds up; the rest is the float's own error.
-    match counts
-        .iter()
-        .find(|count| off_by(count) * 2.0 >= THOUSANDTH)
-    {
+    match counts.iter().find(|count| off_by(count) * 2.0 >= THOUSANDTH) {
         Some(count) => Err(Shortfall::Fail(format!("{count} at target 1"))),
         None => Ok("whole at target 1".to_owned()),
     }

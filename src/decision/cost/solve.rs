@@ -38,11 +38,9 @@ impl Normal {
         let mut free = std::array::from_fn(|i| self.left[i][i] > 0.0);
         loop {
             let costs = self.solve_free(&free, &self.right);
-            let lowest = (0..N)
-                .filter(|i| free[*i] && costs[*i] < 0.0)
-                .min_by(|i, j| {
-                    (costs[*i] * self.scale(*i)).total_cmp(&(costs[*j] * self.scale(*j)))
-                });
+            let lowest = (0..N).filter(|i| free[*i] && costs[*i] < 0.0).min_by(|i, j| {
+                (costs[*i] * self.scale(*i)).total_cmp(&(costs[*j] * self.scale(*j)))
+            });
             match lowest {
                 Some(lowest) => free[lowest] = false,
                 None => return costs,
@@ -80,11 +78,8 @@ impl Normal {
                 for (a, b) in lower[i].iter().zip(&lower[j]).take(j) {
                     sum -= a * b;
                 }
-                lower[i][j] = if i == j {
-                    sum.max(RIDGE * RIDGE).sqrt()
-                } else {
-                    sum / lower[j][j]
-                };
+                lower[i][j] =
+                    if i == j { sum.max(RIDGE * RIDGE).sqrt() } else { sum / lower[j][j] };
             }
             let known: f64 = (0..i).map(|j| lower[i][j] * solution[j]).sum();
             solution[i] = (right[i] / self.scale(i) - known) / lower[i][i];

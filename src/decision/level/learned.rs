@@ -75,11 +75,7 @@ pub(in crate::decision) struct Figures {
 impl Figures {
     /// `count`, but at most one replica beyond the spec, and that only once a cold start.
     pub(super) fn one_a_cold_start(&self, count: u32, supply: &Supply) -> u32 {
-        let limit = if self.may_step {
-            supply.ordered.saturating_add(1)
-        } else {
-            0
-        };
+        let limit = if self.may_step { supply.ordered.saturating_add(1) } else { 0 };
         count.min(limit.max(supply.base))
     }
 }
@@ -95,9 +91,7 @@ pub(in crate::decision) struct Saturation {
 impl Saturation {
     /// Engine seconds of one request.
     pub(in crate::decision) fn request_s(&self) -> Option<f64> {
-        self.finished
-            .filter(|rate| *rate > 0.0)
-            .map(|rate| 1.0 / rate)
+        self.finished.filter(|rate| *rate > 0.0).map(|rate| 1.0 / rate)
     }
 }
 
@@ -166,9 +160,7 @@ impl Learned {
             request: self.lengths.of_a_request(),
             request_s: self.request_s,
             trial: self.trial,
-            may_step: self
-                .stepped_at
-                .is_none_or(|at| now.millis_since(at) >= cold_start_ms),
+            may_step: self.stepped_at.is_none_or(|at| now.millis_since(at) >= cold_start_ms),
         }
     }
 
@@ -195,11 +187,7 @@ impl Learned {
             self.headroom.note(work, ask.supply.cold_start_ms, now);
         }
         let healthy = seen.whole && queued <= 0.0 && seen.slo_kept && seen.live > 0;
-        self.healthy_for_ms = if healthy {
-            self.healthy_for_ms.saturating_add(step_ms)
-        } else {
-            0
-        };
+        self.healthy_for_ms = if healthy { self.healthy_for_ms.saturating_add(step_ms) } else { 0 };
         self.healthy_rate *= HEALTHY_MEMORY_S / (HEALTHY_MEMORY_S + step_s);
         if self.healthy_for_ms >= WINDOW_MS {
             self.healthy_rate = self.healthy_rate.max(level.served / n_live);

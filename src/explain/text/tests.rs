@@ -15,11 +15,8 @@ fn snapshot(change: impl FnOnce(&mut Decision, &mut Spec)) -> Snapshot {
     let (mut decision, mut spec) = (wanting(3), Spec::default());
     decision.binding = Rule::Demand;
     decision.health = Health::Ok;
-    decision.next = Next {
-        up_at_waiting: Some(20.0),
-        down_in_ms: Some(420_000),
-        ..Next::default()
-    };
+    decision.next =
+        Next { up_at_waiting: Some(20.0), down_in_ms: Some(420_000), ..Next::default() };
     let inputs = &mut decision.inputs;
     (inputs.waiting, inputs.running) = (Some(0.0), Some(24.0));
     (inputs.work, inputs.rho, inputs.headroom) = (Some(1.83), Some(0.71), Some(0.2));
@@ -36,29 +33,13 @@ fn snapshot(change: impl FnOnce(&mut Decision, &mut Spec)) -> Snapshot {
     let now = tracker.published.load().at.plus_millis(2_000);
     let mut snapshot = Snapshot::new(&tracker, triggers, &registry.inventory(), now);
     snapshot.asked = vec![
-        Asked {
-            rpc: "GetMetrics".to_owned(),
-            caller: "hpa".to_owned(),
-            age_ms: 4_000,
-        },
-        Asked {
-            rpc: "IsActive".to_owned(),
-            caller: "poll".to_owned(),
-            age_ms: 21_000,
-        },
+        Asked { rpc: "GetMetrics".to_owned(), caller: "hpa".to_owned(), age_ms: 4_000 },
+        Asked { rpc: "IsActive".to_owned(), caller: "poll".to_owned(), age_ms: 21_000 },
     ];
     snapshot.votes = votes(&[
-        (
-            Rule::Demand,
-            Some(3),
-            "1.83 of work + 0.20 headroom at 0.71 a replica need 2.86",
-        ),
+        (Rule::Demand, Some(3), "1.83 of work + 0.20 headroom at 0.71 a replica need 2.86"),
         (Rule::Queue, None, "nothing to add"),
-        (
-            Rule::Ghost,
-            Some(3),
-            "score 30 for one replica fewer: 3m of 10m evidence",
-        ),
+        (Rule::Ghost, Some(3), "score 30 for one replica fewer: 3m of 10m evidence"),
     ]);
     snapshot
 }
@@ -77,17 +58,10 @@ fn check(name: &str, snapshot: &Snapshot) {
     print(snapshot, &mut out).unwrap();
     let text = String::from_utf8(out).unwrap();
     for line in text.lines() {
-        assert!(
-            line.chars().count() <= WIDTH,
-            "{} columns: {line}",
-            line.chars().count()
-        );
+        assert!(line.chars().count() <= WIDTH, "{} columns: {line}", line.chars().count());
         assert_eq!(line, line.trim_end(), "space at the end");
     }
-    let path = format!(
-        "{}/tests/golden/explain-{name}.txt",
-        env!("CARGO_MANIFEST_DIR")
-    );
+    let path = format!("{}/tests/golden/explain-{name}.txt", env!("CARGO_MANIFEST_DIR"));
     let golden = std::fs::read_to_string(&path).unwrap_or_default();
     assert_eq!(text, golden, "{path} differs; the text is now:\n{text}");
 }
@@ -101,20 +75,13 @@ fn a_level_held_by_work() {
 fn a_queue_that_adds_replicas() {
     let mut page = snapshot(|decision, _| {
         decision.want = 5;
-        decision.answer = Answer::Value {
-            want: 5,
-            active: true,
-        };
+        decision.answer = Answer::Value { want: 5, active: true };
         decision.binding = Rule::Queue;
         decision.inputs.waiting = Some(12.0);
         decision.next.down_in_ms = None;
     });
     page.votes = votes(&[
-        (
-            Rule::Demand,
-            Some(3),
-            "1.83 of work + 0.20 headroom at 0.71 a replica need 2.86",
-        ),
+        (Rule::Demand, Some(3), "1.83 of work + 0.20 headroom at 0.71 a replica need 2.86"),
         (
             Rule::Queue,
             Some(5),
@@ -129,10 +96,7 @@ fn a_queue_that_adds_replicas() {
 fn a_warm_minimum_at_rest() {
     let mut page = snapshot(|decision, _| {
         decision.want = 1;
-        decision.answer = Answer::Value {
-            want: 1,
-            active: true,
-        };
+        decision.answer = Answer::Value { want: 1, active: true };
         decision.binding = Rule::Min;
         let inputs = &mut decision.inputs;
         (inputs.spec, inputs.ready) = (Some(1), 1);
@@ -169,10 +133,7 @@ fn f02_a_step_that_the_hpa_swallows() {
         "dead-band",
         &snapshot(|decision, spec| {
             decision.want = 11;
-            decision.answer = Answer::Value {
-                want: 11,
-                active: true,
-            };
+            decision.answer = Answer::Value { want: 11, active: true };
             (decision.inputs.spec, decision.inputs.ready) = (Some(10), 10);
             spec.max = 20;
         }),
@@ -196,9 +157,7 @@ fn a_shadow_that_would_let_go() {
 #[test]
 fn an_answer_that_is_an_error_on_purpose() {
     let mut page = snapshot(|decision, _| {
-        decision.answer = Answer::Unavailable {
-            why: Unavailable::SourceLost,
-        };
+        decision.answer = Answer::Unavailable { why: Unavailable::SourceLost };
         decision.binding = Rule::Degraded;
         decision.next = Next::default();
     });
@@ -213,10 +172,7 @@ fn a_workload_that_nobody_has_decided_on() {
     let tracker = tracker(&registry, "prod", "llm-70b");
     let triggers = vec!["0000000000000000".to_owned()];
     let now = tracker.published.load().at.plus_millis(1_000);
-    check(
-        "undecided",
-        &Snapshot::new(&tracker, triggers, &registry.inventory(), now),
-    );
+    check("undecided", &Snapshot::new(&tracker, triggers, &registry.inventory(), now));
 }
 
 #[test]

@@ -55,12 +55,7 @@ impl DcgmFold {
         }
         let labelled = owner.is_some();
         if let Some(owner) = owner {
-            let seen = self
-                .owners
-                .entry(key.clone())
-                .or_default()
-                .entry(owner)
-                .or_insert(at);
+            let seen = self.owners.entry(key.clone()).or_default().entry(owner).or_insert(at);
             *seen = at.max(*seen);
         }
         // DCGM cannot measure GPU_UTIL for a MIG instance; some builds say 0 all the same.
@@ -69,10 +64,7 @@ impl DcgmFold {
         }
         let key = match field {
             // A MIG instance repeats its board's power.
-            Field::Power => DeviceKey {
-                instance: None,
-                ..key
-            },
+            Field::Power => DeviceKey { instance: None, ..key },
             Field::GpuUtil
             | Field::GrEngine
             | Field::Sm
@@ -81,11 +73,7 @@ impl DcgmFold {
             | Field::FbUsed => key,
         };
         if let Some(value) = names::believed(field, value) {
-            self.rows.entry((key, field)).or_default().push(Row {
-                at,
-                value,
-                labelled,
-            });
+            self.rows.entry((key, field)).or_default().push(Row { at, value, labelled });
         }
     }
 
@@ -120,11 +108,7 @@ impl DcgmFold {
         }
         quarantine_profiling(&mut devices);
         let nothing = devices.by_key.is_empty() && devices.board_power_w.is_empty();
-        if nothing {
-            Err(Error::NoKnownSeries)
-        } else {
-            Ok(devices)
-        }
+        if nothing { Err(Error::NoKnownSeries) } else { Ok(devices) }
     }
 }
 
@@ -133,10 +117,7 @@ impl DcgmFold {
 /// never invents idleness.
 fn device_value(rows: &[Row]) -> Option<(Moment, f64)> {
     let newest = rows.iter().map(|row| row.at).max()?;
-    let of_scrape = || {
-        rows.iter()
-            .filter(|row| newest.millis_since(row.at) <= ONE_SCRAPE_MS)
-    };
+    let of_scrape = || rows.iter().filter(|row| newest.millis_since(row.at) <= ONE_SCRAPE_MS);
     let largest = |rows: &mut dyn Iterator<Item = &Row>| rows.map(|row| row.value).reduce(f64::max);
     let value = largest(&mut of_scrape().filter(|row| !row.labelled))
         .or_else(|| largest(&mut of_scrape()))?;
@@ -231,10 +212,7 @@ impl<V: AsRef<str>> RowLabels<V> {
         let uuid = self.uuid.as_ref()?.as_ref();
         // The kubelet's ids of shared devices are "UUID::replica".
         let uuid = uuid.split_once("::").map_or(uuid, |(uuid, _replica)| uuid);
-        let key = DeviceKey {
-            uuid: uuid.into(),
-            instance: boxed(&self.instance),
-        };
+        let key = DeviceKey { uuid: uuid.into(), instance: boxed(&self.instance) };
         // Behind a Prometheus without honorLabels `pod` is the exporter's and the workload's is
         // `exported_pod`.
         let (namespace, pod) = match self.exported_pod {
@@ -248,14 +226,9 @@ impl<V: AsRef<str>> RowLabels<V> {
                 || (self.exported_pod.is_none()
                     && container.is_some_and(|name| own.contains(&name)))
         };
-        let owner = pod
-            .as_ref()
-            .map(AsRef::as_ref)
-            .filter(|pod| !is_exporter(pod));
-        let owner = owner.map(|pod| PodRef {
-            namespace: boxed(namespace).unwrap_or_default(),
-            pod: pod.into(),
-        });
+        let owner = pod.as_ref().map(AsRef::as_ref).filter(|pod| !is_exporter(pod));
+        let owner = owner
+            .map(|pod| PodRef { namespace: boxed(namespace).unwrap_or_default(), pod: pod.into() });
         let host = boxed(&self.host).or_else(|| boxed(&self.target));
         Some((key, host, owner))
     }

@@ -49,10 +49,7 @@ pub fn prometheus_names() -> Vec<&'static str> {
 }
 
 pub(super) fn field_of(name: &[u8]) -> Option<Field> {
-    NAMES
-        .iter()
-        .find(|(known, _)| known.as_bytes() == name)
-        .map(|&(_, field)| field)
+    NAMES.iter().find(|(known, _)| known.as_bytes() == name).map(|&(_, field)| field)
 }
 
 /// The value in our unit (shares 0..1, MiB, W), or `None` for a blank or an impossible one. DCGM's

@@ -36,33 +36,19 @@ DCGM_FI_DEV_FB_USED{gpu="0",UUID="GPU-1f",device="nvidia0",modelName="NVIDIA H10
 #[test]
 fn a_device_with_one_owner_is_attributed_to_it() {
     let devices = read(ONE_OWNER);
-    let key = DeviceKey {
-        uuid: "GPU-1f".into(),
-        instance: None,
-    };
+    let key = DeviceKey { uuid: "GPU-1f".into(), instance: None };
     let device = &devices.by_key[&key];
     assert_eq!(device.gpu_util, Some(0.14));
     assert_eq!(device.gr_engine, Some(0.139206));
     assert_eq!(device.fb_used_mib, Some(61_234.0));
     assert_eq!(device.host.as_deref(), Some("n7"));
     assert_eq!(devices.board_power_w["GPU-1f"], 167.412);
-    let expected = GpuSample {
-        devices: 1,
-        busy: Some(0.139206),
-        ..GpuSample::default()
-    };
-    let expected = Share {
-        sample: Some(expected),
-        at: Some(Moment(0)),
-        shared: 0,
-    };
+    let expected = GpuSample { devices: 1, busy: Some(0.139206), ..GpuSample::default() };
+    let expected = Share { sample: Some(expected), at: Some(Moment(0)), shared: 0 };
     assert_eq!(share(&devices, &["api-1"]), expected);
     // Another workload's pods, another tenant's namespace, a pod in its warm-up.
     assert_eq!(share(&devices, &["api-2"]), Share::default());
-    assert_eq!(
-        devices.share_of("other", |_| true, Moment(0)),
-        Share::default()
-    );
+    assert_eq!(devices.share_of("other", |_| true, Moment(0)), Share::default());
     assert_eq!(share(&devices, &[]), Share::default());
 }
 
@@ -86,11 +72,7 @@ fn f50_three_sharers_of_a_device_are_one_device_and_nobodys() {
     assert_eq!(pods(device), ["c", "a", "b"]);
     assert!(device.is_shared());
     assert_eq!(devices.board_power_w["GPU-c2"], 60.0);
-    let none = Share {
-        sample: None,
-        at: None,
-        shared: 1,
-    };
+    let none = Share { sample: None, at: None, shared: 1 };
     assert_eq!(share(&devices, &["a"]), none);
 }
 
@@ -141,13 +123,7 @@ fn f52_the_workload_is_the_exported_pod_and_never_the_exporter() {
     );
     assert_eq!(exported.owners, honored.owners);
     assert_eq!(old.owners, honored.owners);
-    assert_eq!(
-        honored.owners,
-        [PodRef {
-            namespace: "serving".into(),
-            pod: "m-1".into()
-        }]
-    );
+    assert_eq!(honored.owners, [PodRef { namespace: "serving".into(), pod: "m-1".into() }]);
     assert_eq!((exported.gpu_util, old.gpu_util), (Some(0.14), Some(0.14)));
 }
 
@@ -222,12 +198,7 @@ fn f55_a_mig_instance_has_no_gpu_util_and_its_boards_power_once() {
     }
     let devices = read(&page);
     assert_eq!(devices.by_key.len(), 7);
-    assert!(
-        devices
-            .by_key
-            .values()
-            .all(|d| d.gpu_util.is_none() && d.busy() == Some(0.62))
-    );
+    assert!(devices.by_key.values().all(|d| d.gpu_util.is_none() && d.busy() == Some(0.62)));
     assert_eq!(devices.board_power_w.len(), 1);
     assert_eq!(devices.board_power_w["GPU-5b"], 121.886);
 }
@@ -241,10 +212,7 @@ fn f56_memory_that_is_not_told_is_not_zero() {
 #[test]
 fn f57_rows_without_a_pod_are_attributed_to_nobody() {
     let devices = read("DCGM_FI_DEV_GPU_UTIL{UUID=\"G\",dra_device_name=\"gpu-3\"} 80\n");
-    assert_eq!(
-        devices.share_of("serving", |_| true, Moment(0)),
-        Share::default()
-    );
+    assert_eq!(devices.share_of("serving", |_| true, Moment(0)), Share::default());
 }
 
 #[test]
@@ -273,16 +241,8 @@ fn f59_only_own_devices_count() {
         r#"DCGM_FI_PROF_GR_ENGINE_ACTIVE{UUID="theirs",namespace="serving",pod="b"} 0.95"#,
         "\n",
     ));
-    let expected = GpuSample {
-        devices: 1,
-        busy: Some(0.2),
-        ..GpuSample::default()
-    };
-    let expected = Share {
-        sample: Some(expected),
-        at: Some(Moment(0)),
-        shared: 1,
-    };
+    let expected = GpuSample { devices: 1, busy: Some(0.2), ..GpuSample::default() };
+    let expected = Share { sample: Some(expected), at: Some(Moment(0)), shared: 1 };
     assert_eq!(share(&devices, &["a"]), expected);
 }
 
@@ -316,10 +276,7 @@ fn blanks_and_impossible_values_are_no_measurement() {
         ("DCGM_FI_DEV_GPU_UTIL", "100.5"),
         ("DCGM_FI_DEV_GPU_UTIL", "-1"),
         ("DCGM_FI_DEV_GPU_UTIL", "NaN"),
-        (
-            "DCGM_FI_DEV_GPU_UTIL",
-            "ERROR - FAILED TO CONVERT TO STRING",
-        ),
+        ("DCGM_FI_DEV_GPU_UTIL", "ERROR - FAILED TO CONVERT TO STRING"),
         ("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "140737488355328"),
         ("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "1.03"),
         ("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "+Inf"),
@@ -328,9 +285,7 @@ fn blanks_and_impossible_values_are_no_measurement() {
         ("DCGM_FI_DEV_POWER_USAGE", "1800.1"),
     ] {
         let mut reader = DcgmReader::new(Format::Text, Moment(0));
-        reader
-            .push(format!("{name}{{UUID=\"G\"}} {value}\n").as_bytes())
-            .unwrap();
+        reader.push(format!("{name}{{UUID=\"G\"}} {value}\n").as_bytes()).unwrap();
         assert_eq!(reader.finish(), Err(Error::NoKnownSeries), "{name} {value}");
     }
     let rounded = device("DCGM_FI_PROF_GR_ENGINE_ACTIVE{UUID=\"G\"} 1.004\n");
@@ -349,15 +304,8 @@ fn profiling_counters_that_are_zero_beside_work_are_dropped_for_the_node() {
         "DCGM_FI_PROF_GR_ENGINE_ACTIVE{UUID=\"C\",Hostname=\"idle\"} 0\n",
     );
     let devices = read(page);
-    let busy: Vec<_> = devices
-        .by_key
-        .values()
-        .map(|d| (d.busy(), d.dram))
-        .collect();
-    assert_eq!(
-        busy,
-        [(Some(0.99), None), (Some(0.0), None), (Some(0.0), None)]
-    );
+    let busy: Vec<_> = devices.by_key.values().map(|d| (d.busy(), d.dram)).collect();
+    assert_eq!(busy, [(Some(0.99), None), (Some(0.0), None), (Some(0.0), None)]);
     let gr: Vec<_> = devices.by_key.values().map(|d| d.gr_engine).collect();
     assert_eq!(gr, [None, None, Some(0.0)]);
 }
@@ -365,18 +313,9 @@ fn profiling_counters_that_are_zero_beside_work_are_dropped_for_the_node() {
 #[test]
 fn two_exporters_of_a_node_are_one_device_by_its_newest_row() {
     let add = |fold: &mut DcgmFold, instance: &str, value: f64, at: i64| {
-        let labels = [
-            ("UUID", "G"),
-            ("instance", instance),
-            ("pod", "a"),
-            ("namespace", "serving"),
-        ];
-        fold.add(
-            "DCGM_FI_DEV_GPU_UTIL",
-            labels.into_iter(),
-            value,
-            Moment(at),
-        );
+        let labels =
+            [("UUID", "G"), ("instance", instance), ("pod", "a"), ("namespace", "serving")];
+        fold.add("DCGM_FI_DEV_GPU_UTIL", labels.into_iter(), value, Moment(at));
     };
     let mut fold = DcgmFold::default();
     add(&mut fold, "x:9400", 30.0, 100_000);
@@ -412,10 +351,7 @@ fn pages_of_several_exporters_merge_by_device() {
     devices.merge(read(ONE_OWNER));
     assert_eq!(devices.by_key.len(), 2);
     let sample = share(&devices, &["api-1", "api-2"]).sample.unwrap();
-    assert_eq!(
-        (sample.devices, sample.busy),
-        (2, Some((0.139206 + 0.5) / 2.0))
-    );
+    assert_eq!((sample.devices, sample.busy), (2, Some((0.139206 + 0.5) / 2.0)));
 }
 
 #[test]
@@ -427,28 +363,16 @@ fn a_page_without_dcgm_series_or_cut_off_is_an_error() {
     assert_eq!(read("").unwrap_err().why(), Why::NoKnownSeries);
     assert_eq!(read("up 1\n").unwrap_err().why(), Why::NoKnownSeries);
     assert_eq!(read("<html>\n").unwrap_err().why(), Why::BadBody);
-    assert_eq!(
-        read("DCGM_FI_DEV_GPU_UTIL{UUID=\"G\"} 1")
-            .unwrap_err()
-            .why(),
-        Why::BadBody
-    );
+    assert_eq!(read("DCGM_FI_DEV_GPU_UTIL{UUID=\"G\"} 1").unwrap_err().why(), Why::BadBody);
     // A row that names no device.
-    assert_eq!(
-        read("DCGM_FI_DEV_GPU_UTIL 1\n").unwrap_err().why(),
-        Why::NoKnownSeries
-    );
+    assert_eq!(read("DCGM_FI_DEV_GPU_UTIL 1\n").unwrap_err().why(), Why::NoKnownSeries);
 }
 
 #[test]
 fn prometheus_names_are_the_names_that_are_read() {
     let names = prometheus_names();
     assert!(names.contains(&"DCGM_FI_PROF_GR_ENGINE_ACTIVE"));
-    assert!(
-        names
-            .iter()
-            .all(|name| names::field_of(name.as_bytes()).is_some())
-    );
+    assert!(names.iter().all(|name| names::field_of(name.as_bytes()).is_some()));
 }
 
 proptest! {

@@ -35,10 +35,8 @@ const COPY_LABELS: [&str; 11] = [
 const ROUTER_LABELS: [&str; 2] = ["server", "worker_addr"];
 
 /// A series that only the production-stack router has, under vLLM's prefix.
-const ROUTER_NAMES: [&[u8]; 2] = [
-    b"vllm:num_incoming_requests_total",
-    b"vllm_num_incoming_requests_total",
-];
+const ROUTER_NAMES: [&[u8]; 2] =
+    [b"vllm:num_incoming_requests_total", b"vllm_num_incoming_requests_total"];
 
 /// The series of one target, from a page or from Prometheus.
 #[derive(Debug)]
@@ -138,8 +136,7 @@ impl<'f> SeriesFold<'f> {
 
     pub(super) fn declare(&mut self, name: &str) {
         if let Some(meaning) = profile::lookup(name.as_bytes()) {
-            self.declared
-                .extend(meaning.rows.iter().map(|row| (meaning.profile, row.field)));
+            self.declared.extend(meaning.rows.iter().map(|row| (meaning.profile, row.field)));
         }
     }
 
@@ -168,9 +165,7 @@ impl<'f> SeriesFold<'f> {
         self.underscores |= !name.contains(':');
         for row in meaning.rows {
             let selected = row.only.is_none_or(|(label, wanted)| {
-                labels
-                    .clone()
-                    .any(|(k, v)| k.as_ref() == label && v.as_ref() == wanted)
+                labels.clone().any(|(k, v)| k.as_ref() == label && v.as_ref() == wanted)
             });
             if !selected {
                 continue;
@@ -191,16 +186,8 @@ impl<'f> SeriesFold<'f> {
                 rank: identity.rank,
                 series,
             };
-            let cell = Cell {
-                rank: identity.rank,
-                value,
-                at,
-                row,
-            };
-            self.cells
-                .entry(key)
-                .and_modify(|was| *was = newer(*was, cell))
-                .or_insert(cell);
+            let cell = Cell { rank: identity.rank, value, at, row };
+            self.cells.entry(key).and_modify(|was| *was = newer(*was, cell)).or_insert(cell);
         }
     }
 
@@ -221,10 +208,7 @@ impl<'f> SeriesFold<'f> {
             if value.is_empty() {
                 continue;
             }
-            let repeats = profile
-                .keep
-                .iter()
-                .any(|&(name, kept)| name == label && value != kept);
+            let repeats = profile.keep.iter().any(|&(name, kept)| name == label && value != kept);
             if repeats || ROUTER_LABELS.contains(&label) {
                 self.n_repeated += 1;
                 return None;
@@ -253,17 +237,12 @@ impl<'f> SeriesFold<'f> {
     pub(super) fn close(self, page_at: Moment) -> Result<EnginePage, PageError> {
         let wanted = |family| self.filter.family.is_none_or(|wanted| wanted == family);
         let present = |profile| self.declared.iter().any(|&(known, _)| known == profile);
-        let found = PROFILES
-            .iter()
-            .enumerate()
-            .find(|&(i, profile)| wanted(profile.family) && present(i));
+        let found =
+            PROFILES.iter().enumerate().find(|&(i, profile)| wanted(profile.family) && present(i));
         if let (Some(wanted), Some(found), 0) =
             (&self.filter.model_name, &self.other_model, self.n_of_model)
         {
-            return Err(PageError::OtherModel {
-                wanted: wanted.clone(),
-                found: found.clone(),
-            });
+            return Err(PageError::OtherModel { wanted: wanted.clone(), found: found.clone() });
         }
         match found {
             Some((i, profile)) if !self.router_name => {
@@ -276,29 +255,18 @@ impl<'f> SeriesFold<'f> {
 
     /// The cells of a field's preferred names.
     pub(super) fn cells(&self, profile: usize, field: Field) -> impl Iterator<Item = &Cell> {
-        let from = Key {
-            profile,
-            field,
-            preference: 0,
-            rank: 0,
-            series: 0,
-        };
+        let from = Key { profile, field, preference: 0, rank: 0, series: 0 };
         let mut cells = self
             .cells
             .range(from..)
             .take_while(move |(key, _)| (key.profile, key.field) == (profile, field))
             .peekable();
         let preferred = cells.peek().map(|(key, _)| key.preference);
-        cells
-            .take_while(move |(key, _)| Some(key.preference) == preferred)
-            .map(|(_, cell)| cell)
+        cells.take_while(move |(key, _)| Some(key.preference) == preferred).map(|(_, cell)| cell)
     }
 
     pub(super) fn all_cells(&self, profile: usize) -> impl Iterator<Item = &Cell> {
-        self.cells
-            .iter()
-            .filter(move |(key, _)| key.profile == profile)
-            .map(|(_, cell)| cell)
+        self.cells.iter().filter(move |(key, _)| key.profile == profile).map(|(_, cell)| cell)
     }
 
     pub(super) fn declares(&self, profile: usize, field: Field) -> bool {
@@ -308,11 +276,7 @@ impl<'f> SeriesFold<'f> {
 
 /// Of two copies the newer, of two equally old ones the larger.
 fn newer(a: Cell, b: Cell) -> Cell {
-    if b.at > a.at || (b.at == a.at && b.value > a.value) {
-        b
-    } else {
-        a
-    }
+    if b.at > a.at || (b.at == a.at && b.value > a.value) { b } else { a }
 }
 
 fn product<K, V>(names: &[&str], labels: impl Iterator<Item = (K, V)> + Clone) -> Option<f64>

@@ -83,26 +83,17 @@ impl Row {
 
     /// A series of which the largest counts.
     pub(super) const fn max(name: &'static str, field: Field) -> Row {
-        Row {
-            combine: Combine::Max,
-            ..Row::sum(name, field)
-        }
+        Row { combine: Combine::Max, ..Row::sum(name, field) }
     }
 
     /// Only where the label has this value.
     pub(super) const fn only(self, label: &'static str, value: &'static str) -> Row {
-        Row {
-            only: Some((label, value)),
-            ..self
-        }
+        Row { only: Some((label, value)), ..self }
     }
 
     /// The product of labels instead of the value.
     pub(super) const fn labels(self, labels: &'static [&'static str]) -> Row {
-        Row {
-            from: From::Labels(labels),
-            ..self
-        }
+        Row { from: From::Labels(labels), ..self }
     }
 
     /// Second, third … choice.
@@ -112,10 +103,7 @@ impl Row {
 
     /// A name that the engine has given up.
     pub(super) const fn deprecated(self) -> Row {
-        Row {
-            deprecated: true,
-            ..self
-        }
+        Row { deprecated: true, ..self }
     }
 }
 
@@ -161,19 +149,11 @@ pub(super) fn lookup(name: &[u8]) -> Option<Meaning> {
         None => (false, name),
     };
     let (profile, name) = PROFILES.iter().enumerate().find_map(|(i, profile)| {
-        let (separator, name) = name
-            .strip_prefix(profile.prefix.as_bytes())?
-            .split_first()?;
+        let (separator, name) = name.strip_prefix(profile.prefix.as_bytes())?.split_first()?;
         (matches!(separator, b':' | b'_') && (profile.ray || !ray)).then_some((i, name))
     })?;
     let rows = PROFILES[profile].rows;
     let rows = &rows[rows.partition_point(|row| row.name.as_bytes() < name)..];
-    let n_rows = rows
-        .iter()
-        .take_while(|row| row.name.as_bytes() == name)
-        .count();
-    (n_rows > 0).then(|| Meaning {
-        profile,
-        rows: &rows[..n_rows],
-    })
+    let n_rows = rows.iter().take_while(|row| row.name.as_bytes() == name).count();
+    (n_rows > 0).then(|| Meaning { profile, rows: &rows[..n_rows] })
 }

@@ -14,9 +14,7 @@ use crate::trigger::EngineFamily;
 /// - `num_requests_total` counts requests that ended, well or not.
 /// - Retraction is what vLLM calls preemption.
 static ROWS: [Row; 27] = [
-    Row::sum("cache_config_info", Field::KvTokens)
-        .labels(&["page_size", "num_pages"])
-        .else_at(1),
+    Row::sum("cache_config_info", Field::KvTokens).labels(&["page_size", "num_pages"]).else_at(1),
     Row::sum("generation_tokens_total", Field::GeneratedTokens).else_at(1),
     Row::sum("generation_tokens_total", Field::FinishedGeneratedTokens),
     Row::sum("inter_token_latency_seconds_count", Field::ItlCount),
@@ -38,12 +36,8 @@ static ROWS: [Row; 27] = [
     Row::sum("queue_time_seconds_sum", Field::QueueTimeSum),
     Row::sum("realtime_tokens_total", Field::GeneratedTokens).only("mode", "decode"),
     Row::sum("realtime_tokens_total", Field::PromptTokens).only("mode", "prefill_compute"),
-    Row::sum("time_per_output_token_seconds_count", Field::ItlCount)
-        .else_at(1)
-        .deprecated(),
-    Row::sum("time_per_output_token_seconds_sum", Field::ItlSum)
-        .else_at(1)
-        .deprecated(),
+    Row::sum("time_per_output_token_seconds_count", Field::ItlCount).else_at(1).deprecated(),
+    Row::sum("time_per_output_token_seconds_sum", Field::ItlSum).else_at(1).deprecated(),
     Row::sum("time_to_first_token_seconds_count", Field::TtftCount),
     Row::sum("time_to_first_token_seconds_sum", Field::TtftSum),
     Row::max("token_usage", Field::KvUsage),

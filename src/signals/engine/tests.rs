@@ -34,10 +34,7 @@ fn f18_the_kv_gauge_is_read_by_its_old_and_its_new_name() {
     let old = read(format!("{LIVE}vllm:gpu_cache_usage_perc 0.9\n").as_bytes()).unwrap();
     let new = read(format!("{LIVE}vllm:kv_cache_usage_perc 0.9\n").as_bytes()).unwrap();
     let both = live_with("vllm:gpu_cache_usage_perc 0.1\nvllm:kv_cache_usage_perc 0.9\n");
-    assert_eq!(
-        (old.sample.kv_usage, new.sample.kv_usage),
-        (Some(0.9), Some(0.9))
-    );
+    assert_eq!((old.sample.kv_usage, new.sample.kv_usage), (Some(0.9), Some(0.9)));
     assert_eq!(both.kv_usage, Some(0.9));
     assert_eq!(old.dialect.deprecated, ["gpu_cache_usage_perc"]);
     assert_eq!(new.dialect.deprecated, Vec::<&str>::new());
@@ -54,14 +51,8 @@ fn f22_names_are_read_with_a_colon_or_an_underscore_and_as_rays() {
         assert_eq!(read.dialect.underscores, prefix.ends_with('_'), "{prefix}");
     }
     assert_eq!(sample("vllm_num_requests_waiting{} 7\n").waiting, Some(7.0));
-    assert_eq!(
-        read(b"ray_sglang:num_queue_reqs 7\n"),
-        Err(PageError::NoKnownSeries)
-    );
-    assert_eq!(
-        read(b"xvllm:num_requests_waiting 7\n"),
-        Err(PageError::NoKnownSeries)
-    );
+    assert_eq!(read(b"ray_sglang:num_queue_reqs 7\n"), Err(PageError::NoKnownSeries));
+    assert_eq!(read(b"xvllm:num_requests_waiting 7\n"), Err(PageError::NoKnownSeries));
 }
 
 #[test]
@@ -81,10 +72,7 @@ fn waiting_that_replicas_do_not_cure_is_told_apart() {
          vllm:num_requests_waiting_by_reason{engine=\"0\",reason=\"deferred\"} 5\n",
     );
     // Not the 7 of the gauge that includes both, and not their sum.
-    assert_eq!(
-        (sample.waiting, sample.waiting_deferred),
-        (Some(2.0), Some(5.0))
-    );
+    assert_eq!((sample.waiting, sample.waiting_deferred), (Some(2.0), Some(5.0)));
 }
 
 #[test]
@@ -95,15 +83,9 @@ fn prompt_work_is_net_of_cache_hits_where_the_engine_says_so() {
                      vllm:prompt_tokens_by_source_total{source=\"local_cache_hit\"} 70\n";
     assert_eq!(live_with(total).prompt_tokens, Some(100.0));
     let sample = live_with(&format!("{total}{computed}"));
-    assert_eq!(
-        (sample.prompt_tokens, sample.finished_prefill_tokens),
-        (Some(40.0), Some(40.0))
-    );
+    assert_eq!((sample.prompt_tokens, sample.finished_prefill_tokens), (Some(40.0), Some(40.0)));
     let sample = live_with(&format!("{total}{computed}{by_source}"));
-    assert_eq!(
-        (sample.prompt_tokens, sample.finished_prefill_tokens),
-        (Some(30.0), Some(40.0))
-    );
+    assert_eq!((sample.prompt_tokens, sample.finished_prefill_tokens), (Some(30.0), Some(40.0)));
 }
 
 #[test]
@@ -119,14 +101,8 @@ fn requests_that_ended_in_any_way_are_finished() {
 #[test]
 fn the_kv_size_comes_from_labels_that_are_numbers() {
     let info = |labels: &str| live_with(&format!("vllm:cache_config_info{{{labels}}} 1\n"));
-    assert_eq!(
-        info("block_size=\"16\",num_gpu_blocks=\"1000\"").kv_tokens,
-        Some(16_000.0)
-    );
-    assert_eq!(
-        info("block_size=\"16\",num_gpu_blocks=\"None\"").kv_tokens,
-        None
-    );
+    assert_eq!(info("block_size=\"16\",num_gpu_blocks=\"1000\"").kv_tokens, Some(16_000.0));
+    assert_eq!(info("block_size=\"16\",num_gpu_blocks=\"None\"").kv_tokens, None);
     assert_eq!(info("block_size=\"16\"").kv_tokens, None);
     let sized = "block_size=\"16\",kv_cache_size_tokens=\"8000\",num_gpu_blocks=\"1000\"";
     assert_eq!(info(sized).kv_tokens, Some(8_000.0));
@@ -159,18 +135,10 @@ fn an_engine_sleeps_when_none_of_its_ranks_is_awake() {
 #[test]
 fn the_start_is_the_engines_else_the_processes() {
     let process = "process_start_time_seconds 1.7e9\n";
-    assert_eq!(
-        live_with(process).started_at,
-        Some(Moment(1_700_000_000_000))
-    );
-    let sample = live_with(&format!(
-        "{process}vllm:generation_tokens_created 1.7000005e9\n"
-    ));
+    assert_eq!(live_with(process).started_at, Some(Moment(1_700_000_000_000)));
+    let sample = live_with(&format!("{process}vllm:generation_tokens_created 1.7000005e9\n"));
     assert_eq!(sample.started_at, Some(Moment(1_700_000_500_000)));
-    assert_eq!(
-        live_with("process_start_time_seconds NaN\n").started_at,
-        None
-    );
+    assert_eq!(live_with("process_start_time_seconds NaN\n").started_at, None);
     // A process's start alone is no engine.
     assert_eq!(read(process.as_bytes()), Err(PageError::NoKnownSeries));
 }
@@ -182,21 +150,14 @@ fn absent_gauges_are_zero_only_where_no_request_can_have_been() {
     let load = |page: &str| (sample(page).waiting, sample(page).running);
     // The Rust front end before its first request.
     assert_eq!(load(declared), (Some(0.0), Some(0.0)));
-    assert_eq!(
-        load("vllm:iteration_tokens_total_count 0\n"),
-        (Some(0.0), Some(0.0))
-    );
+    assert_eq!(load("vllm:iteration_tokens_total_count 0\n"), (Some(0.0), Some(0.0)));
     for worked in [
         "vllm:iteration_tokens_total_count 1\n",
         "vllm:generation_tokens_total 1\n",
         "vllm:prompt_tokens_total 1\n",
         "vllm:request_success_total{finished_reason=\"abort\"} 1\n",
     ] {
-        assert_eq!(
-            load(&format!("{declared}{worked}")),
-            (None, None),
-            "{worked}"
-        );
+        assert_eq!(load(&format!("{declared}{worked}")), (None, None), "{worked}");
     }
     // One gauge without the other is no page of an engine that has not worked yet.
     assert_eq!(load("vllm:generation_tokens_total 0\n"), (None, None));
@@ -209,15 +170,7 @@ fn absent_gauges_are_zero_only_where_no_request_can_have_been() {
 
 #[test]
 fn an_impossible_load_makes_the_page_unreadable() {
-    for value in [
-        "NaN",
-        "+Inf",
-        "-Inf",
-        "-1",
-        "1e308",
-        "9223372036854775807",
-        "text",
-    ] {
+    for value in ["NaN", "+Inf", "-Inf", "-1", "1e308", "9223372036854775807", "text"] {
         for name in ["num_requests_running", "num_requests_waiting"] {
             let line = format!("vllm:{name}{{engine=\"1\"}} {value}\n");
             let error = read(format!("{LIVE}{line}").as_bytes()).unwrap_err();
@@ -239,18 +192,12 @@ fn an_impossible_number_is_unknown_and_named() {
         assert_eq!(read.dialect.impossible, ["kv_cache_usage_perc"], "{line}");
         assert_eq!(read.sample.waiting, Some(7.0));
     }
-    assert_eq!(
-        live_with("vllm:kv_cache_usage_perc 1.01\n").kv_usage,
-        Some(1.0)
-    );
+    assert_eq!(live_with("vllm:kv_cache_usage_perc 1.01\n").kv_usage, Some(1.0));
     // One bad rank is not left out of a sum that would then be too small.
     let ranks = "vllm:generation_tokens_total{engine=\"0\"} 10\n\
                  vllm:generation_tokens_total{engine=\"1\"} NaN\n";
     assert_eq!(live_with(ranks).generated_tokens, None);
-    assert_eq!(
-        live_with("vllm:generation_tokens_total 1e16\n").generated_tokens,
-        None
-    );
+    assert_eq!(live_with("vllm:generation_tokens_total 1e16\n").generated_tokens, None);
 }
 
 #[test]
@@ -276,10 +223,7 @@ fn a_routers_copies_are_not_an_engine() {
 
 #[test]
 fn only_the_wanted_model_counts() {
-    let of = |model: &str| Filter {
-        model_name: Some(model.into()),
-        family: None,
-    };
+    let of = |model: &str| Filter { model_name: Some(model.into()), family: None };
     let page = format!(
         "{LIVE}vllm:num_requests_waiting{{model_name=\"other\"}} 50\n\
          vllm:cache_config_info{{block_size=\"16\",num_gpu_blocks=\"10\"}} 1\n"
@@ -290,17 +234,8 @@ fn only_the_wanted_model_counts() {
     assert_eq!((m.waiting, m.kv_tokens), (Some(7.0), Some(160.0)));
     assert_eq!(read_of("other").unwrap().sample.waiting, Some(50.0));
     let error = read_of("third").unwrap_err();
-    assert_eq!(
-        error,
-        PageError::OtherModel {
-            wanted: "third".into(),
-            found: "m".into()
-        }
-    );
-    assert_eq!(
-        error.to_string(),
-        "`modelName` is \"third\": expected the engine's \"m\""
-    );
+    assert_eq!(error, PageError::OtherModel { wanted: "third".into(), found: "m".into() });
+    assert_eq!(error.to_string(), "`modelName` is \"third\": expected the engine's \"m\"");
     assert_eq!(error.why(), Why::NoKnownSeries);
     assert_eq!(sample(&page).waiting, Some(57.0));
 }
@@ -308,10 +243,7 @@ fn only_the_wanted_model_counts() {
 #[test]
 fn only_the_wanted_family_counts() {
     let page = format!("{LIVE}sglang:num_queue_reqs 5\nsglang:num_running_reqs 2\n");
-    let of = |family| Filter {
-        model_name: None,
-        family: Some(family),
-    };
+    let of = |family| Filter { model_name: None, family: Some(family) };
     let read_of = |family| read_as(page.as_bytes(), &of(family), Format::Text).unwrap();
     assert_eq!(read_of(EngineFamily::Vllm).sample.waiting, Some(7.0));
     assert_eq!(read_of(EngineFamily::Sglang).sample.waiting, Some(5.0));
@@ -380,10 +312,7 @@ fn sglang_before_0_5_9_counts_tokens_when_requests_end() {
         "sglang:num_running_reqs 1\nsglang:num_queue_reqs 0\nsglang:prompt_tokens_total 800\n\
          sglang:generation_tokens_total 650\nsglang:time_per_output_token_seconds_count 600\n",
     );
-    assert_eq!(
-        (sample.prompt_tokens, sample.generated_tokens),
-        (Some(800.0), Some(650.0))
-    );
+    assert_eq!((sample.prompt_tokens, sample.generated_tokens), (Some(800.0), Some(650.0)));
     assert_eq!(sample.finished_prompt_tokens, Some(800.0));
     assert_eq!(sample.itl_count, Some(600.0));
 }
@@ -396,10 +325,7 @@ fn sglang_ranks_and_the_halves_of_a_pair_are_summed() {
          sglang:num_decode_prealloc_queue_reqs{dp_rank=\"0\",engine_type=\"decode\"} 10\n\
          sglang:num_decode_transfer_queue_reqs{dp_rank=\"0\",engine_type=\"decode\"} 4\n",
     );
-    assert_eq!(
-        (sample.waiting, sample.waiting_deferred),
-        (Some(13.0), Some(4.0))
-    );
+    assert_eq!((sample.waiting, sample.waiting_deferred), (Some(13.0), Some(4.0)));
     assert_eq!(sample.waiting_spread, Some(9.0));
 }
 
@@ -410,19 +336,13 @@ fn unreadable_pages_say_why() {
     assert_eq!(why(b"up 1\n"), Why::NoKnownSeries);
     assert_eq!(why(b"<html></html>\n"), Why::BadBody);
     assert_eq!(why(&LIVE.as_bytes()[..LIVE.len() - 1]), Why::BadBody);
-    assert_eq!(
-        why(format!("{LIVE}vllm:num_requests_running{{a 1\n").as_bytes()),
-        Why::BadBody
-    );
+    assert_eq!(why(format!("{LIVE}vllm:num_requests_running{{a 1\n").as_bytes()), Why::BadBody);
     let open = read_as(LIVE.as_bytes(), &Filter::default(), Format::OpenMetrics);
     assert_eq!(open.unwrap_err().why(), Why::BadBody);
     let filter = Filter::default();
     let mut reader = EngineReader::new(&filter);
     let line = "x".repeat(exposition::MAX_LINE_BYTES + 1);
-    assert_eq!(
-        reader.push(line.as_bytes()).unwrap_err().why(),
-        Why::TooLarge
-    );
+    assert_eq!(reader.push(line.as_bytes()).unwrap_err().why(), Why::TooLarge);
     assert_eq!(reader.finish(Moment(0)).unwrap_err().why(), Why::TooLarge);
 }
 

@@ -27,11 +27,7 @@ pub(super) struct Totals<'a> {
 
 impl<'a> Totals<'a> {
     pub(super) fn new(fold: &'a SeriesFold<'a>, profile: usize) -> Totals<'a> {
-        Totals {
-            fold,
-            profile,
-            dialect: Dialect::default(),
-        }
+        Totals { fold, profile, dialect: Dialect::default() }
     }
 
     pub(super) fn page(
@@ -49,11 +45,7 @@ impl<'a> Totals<'a> {
         sample.waiting_deferred = waiting_deferred;
         self.dialect.underscores = self.fold.underscores;
         self.dialect.ranks = self.ranks(Field::Running).len();
-        Ok(EnginePage {
-            family,
-            sample,
-            dialect: self.dialect,
-        })
+        Ok(EnginePage { family, sample, dialect: self.dialect })
     }
 
     fn sample(&mut self, page_at: Moment) -> EngineSample {
@@ -87,15 +79,9 @@ impl<'a> Totals<'a> {
     /// A number of requests: an impossible one makes the whole page unreadable, since `None` would
     /// read as "this engine does not tell".
     fn load(&mut self, field: Field) -> Result<Option<f64>, PageError> {
-        let bad = self
-            .cells(field)
-            .find(|cell| !plausible(field, cell.value))
-            .copied();
+        let bad = self.cells(field).find(|cell| !plausible(field, cell.value)).copied();
         match bad {
-            Some(bad) => Err(PageError::Impossible {
-                name: bad.row.name,
-                value: bad.value,
-            }),
+            Some(bad) => Err(PageError::Impossible { name: bad.row.name, value: bad.value }),
             None => Ok(self.total(field)),
         }
     }
@@ -118,11 +104,7 @@ impl<'a> Totals<'a> {
                 (Some(total), Combine::Max) => total.max(cell.value),
             });
         }
-        let heard = if impossible {
-            &mut self.dialect.impossible
-        } else {
-            &mut self.dialect.names
-        };
+        let heard = if impossible { &mut self.dialect.impossible } else { &mut self.dialect.names };
         heard.extend(names);
         total.filter(|_| !impossible)
     }
@@ -135,12 +117,7 @@ impl<'a> Totals<'a> {
     /// lines. 0.9.1 V0 has nothing but the cache's configuration then (captured). Anywhere else
     /// absent gauges mean an unknown dialect, and their load stays unknown.
     fn idle_since_start(&self, sample: &EngineSample) -> bool {
-        let work = [
-            sample.steps,
-            sample.generated_tokens,
-            sample.prompt_tokens,
-            sample.finished,
-        ];
+        let work = [sample.steps, sample.generated_tokens, sample.prompt_tokens, sample.finished];
         let worked = work.iter().flatten().any(|&count| count > 0.0);
         let declared = self.fold.declares(self.profile, Field::Waiting)
             && self.fold.declares(self.profile, Field::Running);
@@ -155,13 +132,8 @@ impl<'a> Totals<'a> {
     /// have stopped; without load gauges the newest of all.
     fn sampled_at(&self, page_at: Moment) -> Moment {
         let at = |cell: &Cell| cell.at.unwrap_or(page_at);
-        let load = self
-            .cells(Field::Waiting)
-            .chain(self.cells(Field::Running))
-            .map(at)
-            .min();
-        load.or_else(|| self.fold.all_cells(self.profile).map(at).max())
-            .unwrap_or(page_at)
+        let load = self.cells(Field::Waiting).chain(self.cells(Field::Running)).map(at).min();
+        load.or_else(|| self.fold.all_cells(self.profile).map(at).max()).unwrap_or(page_at)
     }
 
     fn waiting_spread(&self) -> Option<f64> {

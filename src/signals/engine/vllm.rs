@@ -27,9 +27,7 @@ static ROWS: [Row; 29] = [
     Row::max("engine_sleep_state", Field::Awake).only("sleep_state", "awake"),
     Row::max("generation_tokens_created", Field::StartedAt),
     Row::sum("generation_tokens_total", Field::GeneratedTokens),
-    Row::max("gpu_cache_usage_perc", Field::KvUsage)
-        .else_at(1)
-        .deprecated(),
+    Row::max("gpu_cache_usage_perc", Field::KvUsage).else_at(1).deprecated(),
     Row::sum("inter_token_latency_seconds_count", Field::ItlCount),
     Row::sum("inter_token_latency_seconds_sum", Field::ItlSum),
     Row::sum("iteration_tokens_total_count", Field::Steps),
@@ -41,37 +39,18 @@ static ROWS: [Row; 29] = [
     Row::sum("num_requests_waiting_by_reason", Field::WaitingDeferred).only("reason", "deferred"),
     Row::sum("prompt_tokens_by_source_total", Field::PromptTokens).only("source", "local_compute"),
     Row::sum("prompt_tokens_total", Field::PromptTokens).else_at(2),
-    Row::sum(
-        "request_generation_tokens_sum",
-        Field::FinishedGeneratedTokens,
-    ),
-    Row::sum(
-        "request_prefill_kv_computed_tokens_sum",
-        Field::FinishedPrefillTokens,
-    ),
-    Row::sum(
-        "request_prefill_kv_computed_tokens_sum",
-        Field::PromptTokens,
-    )
-    .else_at(1),
+    Row::sum("request_generation_tokens_sum", Field::FinishedGeneratedTokens),
+    Row::sum("request_prefill_kv_computed_tokens_sum", Field::FinishedPrefillTokens),
+    Row::sum("request_prefill_kv_computed_tokens_sum", Field::PromptTokens).else_at(1),
     Row::sum("request_prompt_tokens_sum", Field::FinishedPromptTokens),
     Row::sum("request_queue_time_seconds_count", Field::QueueTimeCount),
     Row::sum("request_queue_time_seconds_sum", Field::QueueTimeSum),
     Row::sum("request_success_total", Field::Finished),
-    Row::sum("time_per_output_token_seconds_count", Field::ItlCount)
-        .else_at(1)
-        .deprecated(),
-    Row::sum("time_per_output_token_seconds_sum", Field::ItlSum)
-        .else_at(1)
-        .deprecated(),
+    Row::sum("time_per_output_token_seconds_count", Field::ItlCount).else_at(1).deprecated(),
+    Row::sum("time_per_output_token_seconds_sum", Field::ItlSum).else_at(1).deprecated(),
     Row::sum("time_to_first_token_seconds_count", Field::TtftCount),
     Row::sum("time_to_first_token_seconds_sum", Field::TtftSum),
 ];
 
-pub(super) static PROFILE: Profile = Profile {
-    family: EngineFamily::Vllm,
-    prefix: "vllm",
-    ray: true,
-    rows: &ROWS,
-    keep: &[],
-};
+pub(super) static PROFILE: Profile =
+    Profile { family: EngineFamily::Vllm, prefix: "vllm", ray: true, rows: &ROWS, keep: &[] };

@@ -28,10 +28,7 @@ impl Sink for Heard {
     fn sample(&mut self, sample: Sample<'_>) {
         self.samples.push(Series {
             name: sample.name.to_owned(),
-            labels: sample
-                .labels
-                .map(|(k, v)| (k.to_owned(), v.into_owned()))
-                .collect(),
+            labels: sample.labels.map(|(k, v)| (k.to_owned(), v.into_owned())).collect(),
             value: sample.value.to_bits(),
             at_ms: sample.at_ms,
         });
@@ -57,16 +54,8 @@ fn read(page: &[u8]) -> Result<Heard, Error> {
 }
 
 fn series(name: &str, labels: &[(&str, &str)], value: f64) -> Series {
-    let labels = labels
-        .iter()
-        .map(|&(k, v)| (k.to_owned(), v.to_owned()))
-        .collect();
-    Series {
-        name: name.to_owned(),
-        labels,
-        value: value.to_bits(),
-        at_ms: None,
-    }
+    let labels = labels.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect();
+    Series { name: name.to_owned(), labels, value: value.to_bits(), at_ms: None }
 }
 
 fn samples(page: &str) -> Vec<Series> {
@@ -96,11 +85,7 @@ fn label_soup_is_read_as_written() {
         ("{\"m\",a=\"b\"} 1", &[("a", "b")]),
         ("{ \"m\" , a=\"b\"} 1", &[("a", "b")]),
     ] {
-        assert_eq!(
-            samples(&format!("{line}\n")),
-            [series("m", labels, 1.0)],
-            "{line}"
-        );
+        assert_eq!(samples(&format!("{line}\n")), [series("m", labels, 1.0)], "{line}");
     }
 }
 
@@ -123,11 +108,7 @@ fn values_are_read_in_each_spelling() {
         ("ERROR - FAILED TO CONVERT TO STRING", f64::NAN),
         ("1,5", f64::NAN),
     ] {
-        assert_eq!(
-            samples(&format!("m {text}\n")),
-            [series("m", &[], value)],
-            "{text}"
-        );
+        assert_eq!(samples(&format!("m {text}\n")), [series("m", &[], value)], "{text}");
     }
 }
 
@@ -137,14 +118,8 @@ fn timestamps_are_milliseconds_in_text_and_seconds_in_openmetrics() {
         let page = format!("{line}\n# EOF\n");
         read_in([page.as_bytes()], format).map(|heard| heard.samples[0].at_ms)
     };
-    assert_eq!(
-        at_ms("m 1 1795964584532", Format::Text),
-        Ok(Some(1_795_964_584_532))
-    );
-    assert_eq!(
-        at_ms("m 1 1795964584.532", Format::OpenMetrics),
-        Ok(Some(1_795_964_584_532))
-    );
+    assert_eq!(at_ms("m 1 1795964584532", Format::Text), Ok(Some(1_795_964_584_532)));
+    assert_eq!(at_ms("m 1 1795964584.532", Format::OpenMetrics), Ok(Some(1_795_964_584_532)));
     assert_eq!(at_ms("m 1 -1", Format::Text), Ok(Some(-1)));
     for (line, format) in [
         ("m 1 1795964584.532", Format::Text),
@@ -153,19 +128,13 @@ fn timestamps_are_milliseconds_in_text_and_seconds_in_openmetrics() {
         ("m 1 NaN", Format::OpenMetrics),
         ("m 1 1e300", Format::OpenMetrics),
     ] {
-        assert!(
-            matches!(at_ms(line, format), Err(Error::Syntax { line: 1, .. })),
-            "{line}"
-        );
+        assert!(matches!(at_ms(line, format), Err(Error::Syntax { line: 1, .. })), "{line}");
     }
 }
 
 #[test]
 fn exemplars_are_passed_over() {
-    for line in [
-        "m 1 # {trace_id=\"x\"} 0.5",
-        "m 1 12 # {trace_id=\"x\"} 0.5 1795964584.5",
-    ] {
+    for line in ["m 1 # {trace_id=\"x\"} 0.5", "m 1 12 # {trace_id=\"x\"} 0.5 1795964584.5"] {
         let heard = read_in([format!("{line}\n# EOF\n").as_bytes()], Format::OpenMetrics).unwrap();
         assert_eq!(heard.samples[0].value, 1.0_f64.to_bits(), "{line}");
     }
@@ -176,23 +145,14 @@ fn comments_declare_names_and_say_nothing_else() {
     let page = "# HELP a A help. # TYPE b gauge\n# TYPE a gauge\n# UNIT a seconds\n\n   \n\
                 # TYPE skip_me counter\n#TYPE c gauge\n# TYPE\td gauge\n# note\n#\n";
     let heard = read(page.as_bytes()).unwrap();
-    assert_eq!(
-        heard,
-        Heard {
-            declared: vec!["a".to_owned()],
-            samples: Vec::new()
-        }
-    );
+    assert_eq!(heard, Heard { declared: vec!["a".to_owned()], samples: Vec::new() });
 }
 
 #[test]
 fn carriage_returns_and_blank_lines_do_not_matter() {
     let page = "# TYPE a gauge\r\na{x=\"y\"} 1\r\n\r\nb 2\r\n";
     let heard = read(page.as_bytes()).unwrap();
-    assert_eq!(
-        heard.samples,
-        [series("a", &[("x", "y")], 1.0), series("b", &[], 2.0)]
-    );
+    assert_eq!(heard.samples, [series("a", &[("x", "y")], 1.0), series("b", &[], 2.0)]);
     assert_eq!(heard.declared, ["a"]);
 }
 
@@ -222,10 +182,7 @@ fn a_wanted_line_that_is_broken_is_an_error() {
         "m{\"a=\"b\"} 1",
     ] {
         let result = read(format!("skip 1\n{line}\n").as_bytes());
-        assert!(
-            matches!(result, Err(Error::Syntax { line: 2, .. })),
-            "{line}: {result:?}"
-        );
+        assert!(matches!(result, Err(Error::Syntax { line: 2, .. })), "{line}: {result:?}");
     }
     assert_eq!(read(b"m{a=\"\xff\"} 1\n"), Err(Error::NotUtf8 { line: 1 }));
 }
@@ -274,22 +231,12 @@ fn a_page_that_is_cut_off_is_an_error_and_not_a_shorter_page() {
 fn a_content_type_names_the_format() {
     for (content_type, format) in [
         ("text/plain; version=0.0.4; charset=utf-8", Format::Text),
-        (
-            "text/plain; version=1.0.0; escaping=underscores",
-            Format::Text,
-        ),
-        (
-            "application/openmetrics-text; version=1.0.0; charset=utf-8",
-            Format::OpenMetrics,
-        ),
+        ("text/plain; version=1.0.0; escaping=underscores", Format::Text),
+        ("application/openmetrics-text; version=1.0.0; charset=utf-8", Format::OpenMetrics),
         ("Application/OpenMetrics-Text", Format::OpenMetrics),
         ("", Format::Text),
     ] {
-        assert_eq!(
-            Format::of_content_type(content_type),
-            format,
-            "{content_type}"
-        );
+        assert_eq!(Format::of_content_type(content_type), format, "{content_type}");
     }
 }
 
@@ -349,19 +296,9 @@ fn nothing_is_allocated_for_lines_that_nobody_wants() {
 /// A page with its samples, made from parts that a real one can have.
 fn page() -> impl Strategy<Value = (String, Vec<Series>)> {
     let name = "[a-z_:][a-z0-9_:]{0,12}";
-    let value = prop_oneof![
-        any::<f64>(),
-        Just(0.0),
-        (0..1_000_000_i32).prop_map(f64::from)
-    ];
+    let value = prop_oneof![any::<f64>(), Just(0.0), (0..1_000_000_i32).prop_map(f64::from)];
     let labels = prop::collection::btree_map("[a-z_][a-z0-9_]{0,6}", ".{0,8}", 0..5);
-    let entry = (
-        name,
-        labels,
-        value,
-        prop::option::of(any::<i32>()),
-        any::<bool>(),
-    );
+    let entry = (name, labels, value, prop::option::of(any::<i32>()), any::<bool>());
     prop::collection::vec(entry, 0..20).prop_map(|entries| {
         let mut page = String::new();
         let mut samples = Vec::new();
@@ -396,16 +333,9 @@ fn label_text(labels: &BTreeMap<String, String>) -> String {
     if labels.is_empty() {
         return String::new();
     }
-    let escape = |value: &str| {
-        value
-            .replace('\\', "\\\\")
-            .replace('"', "\\\"")
-            .replace('\n', "\\n")
-    };
-    let parts: Vec<_> = labels
-        .iter()
-        .map(|(k, v)| format!("{k}=\"{}\"", escape(v)))
-        .collect();
+    let escape =
+        |value: &str| value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    let parts: Vec<_> = labels.iter().map(|(k, v)| format!("{k}=\"{}\"", escape(v))).collect();
     format!("{{{}}}", parts.join(","))
 }
 

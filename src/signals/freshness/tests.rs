@@ -19,11 +19,7 @@ fn working(seconds: i64) -> EngineSample {
 
 /// Busy, and its counters stand still.
 fn flat(seconds: i64) -> EngineSample {
-    EngineSample {
-        generated_tokens: Some(7.0),
-        steps: Some(3.0),
-        ..working(seconds)
-    }
+    EngineSample { generated_tokens: Some(7.0), steps: Some(3.0), ..working(seconds) }
 }
 
 fn read_each(samples: impl IntoIterator<Item = EngineSample>) -> Freshness {
@@ -42,26 +38,16 @@ fn what_was_never_read_is_missing_with_its_reason() {
     memory.fail(Why::Refused);
     assert_eq!(memory.reading(at(1), TICK_MS), missing(Why::Refused));
     memory.fail(Why::NoKnownSeries);
-    assert_eq!(
-        memory.reading(at(1_000), TICK_MS),
-        missing(Why::NoKnownSeries)
-    );
+    assert_eq!(memory.reading(at(1_000), TICK_MS), missing(Why::NoKnownSeries));
 }
 
 #[test]
 fn a_sample_is_fresh_for_less_than_three_ticks() {
     let memory = read_each([working(100)]);
     let value = working(100);
-    let fresh = Reading::Fresh {
-        value,
-        age_ms: 14_999,
-    };
+    let fresh = Reading::Fresh { value, age_ms: 14_999 };
     assert_eq!(memory.reading(Moment(114_999), TICK_MS), fresh);
-    let stale = Reading::Stale {
-        value,
-        age_ms: 15_000,
-        why: Why::NotMoving,
-    };
+    let stale = Reading::Stale { value, age_ms: 15_000, why: Why::NotMoving };
     assert_eq!(memory.reading(Moment(115_000), TICK_MS), stale);
 }
 
@@ -70,34 +56,20 @@ fn a_failed_read_keeps_the_last_sample_and_says_why_it_is_stale() {
     let mut memory = read_each([working(100)]);
     memory.fail(Why::Timeout);
     assert_eq!(memory.reading(at(110), TICK_MS).why(), None);
-    let stale = Reading::Stale {
-        value: working(100),
-        age_ms: 20_000,
-        why: Why::Timeout,
-    };
+    let stale = Reading::Stale { value: working(100), age_ms: 20_000, why: Why::Timeout };
     assert_eq!(memory.reading(at(120), TICK_MS), stale);
     memory.record(working(125), at(125));
-    assert_eq!(
-        memory.reading(at(126), TICK_MS).fresh(),
-        Some(&working(125))
-    );
+    assert_eq!(memory.reading(at(126), TICK_MS).fresh(), Some(&working(125)));
 }
 
 #[test]
 fn a_timestamp_that_stands_still_is_the_same_sample() {
     let mut memory = read_each([working(100)]);
     for now in [105, 110, 115] {
-        let repeated = EngineSample {
-            waiting: Some(99.0),
-            ..working(100)
-        };
+        let repeated = EngineSample { waiting: Some(99.0), ..working(100) };
         memory.record(repeated, at(now));
     }
-    let stale = Reading::Stale {
-        value: working(100),
-        age_ms: 15_000,
-        why: Why::NotMoving,
-    };
+    let stale = Reading::Stale { value: working(100), age_ms: 15_000, why: Why::NotMoving };
     assert_eq!(memory.reading(at(115), TICK_MS), stale);
     // Of two Prometheus replicas the one that is behind answers.
     memory.record(working(90), at(116));
@@ -134,11 +106,7 @@ fn a_source_whose_clock_is_ahead_still_turns_stale() {
     let mut memory = Freshness::default();
     memory.record(working(1_000), at(100));
     assert_eq!(memory.reading(at(114), TICK_MS).why(), None);
-    let stale = Reading::Stale {
-        value: working(1_000),
-        age_ms: 15_000,
-        why: Why::NotMoving,
-    };
+    let stale = Reading::Stale { value: working(1_000), age_ms: 15_000, why: Why::NotMoving };
     assert_eq!(memory.reading(at(115), TICK_MS), stale);
 }
 
@@ -147,11 +115,7 @@ fn f67_busy_gauges_beside_flat_counters_are_frozen() {
     let memory = read_each((0..=89).map(flat));
     assert_eq!(memory.reading(at(89), TICK_MS).why(), None);
     let memory = read_each((0..=90).map(flat));
-    let frozen = Reading::Stale {
-        value: flat(90),
-        age_ms: 90_000,
-        why: Why::Frozen,
-    };
+    let frozen = Reading::Stale { value: flat(90), age_ms: 90_000, why: Why::Frozen };
     assert_eq!(memory.reading(at(90), TICK_MS), frozen);
 }
 
@@ -166,29 +130,16 @@ fn two_samples_far_apart_do_not_prove_a_frozen_engine() {
 #[test]
 fn a_frozen_engine_that_works_again_is_fresh_at_once() {
     let mut memory = read_each((0..=200).map(flat));
-    let restarted = EngineSample {
-        generated_tokens: Some(0.0),
-        ..flat(201)
-    };
+    let restarted = EngineSample { generated_tokens: Some(0.0), ..flat(201) };
     memory.record(restarted, at(201));
     assert_eq!(memory.reading(at(201), TICK_MS).fresh(), Some(&restarted));
 }
 
 #[test]
 fn idle_and_sleeping_engines_and_those_without_counters_are_not_frozen() {
-    let idle = |s| EngineSample {
-        running: Some(0.0),
-        ..flat(s)
-    };
-    let asleep = |s| EngineSample {
-        asleep: Some(true),
-        ..flat(s)
-    };
-    let blind = |s| EngineSample {
-        generated_tokens: None,
-        steps: None,
-        ..flat(s)
-    };
+    let idle = |s| EngineSample { running: Some(0.0), ..flat(s) };
+    let asleep = |s| EngineSample { asleep: Some(true), ..flat(s) };
+    let blind = |s| EngineSample { generated_tokens: None, steps: None, ..flat(s) };
     for memory in [
         read_each((0..=200).map(idle)),
         read_each((0..=200).map(asleep)),
@@ -202,9 +153,5 @@ fn idle_and_sleeping_engines_and_those_without_counters_are_not_frozen() {
 fn the_memory_of_an_endpoint_is_small() {
     let overhead = size_of::<Freshness>() - size_of::<EngineSample>();
     assert!(overhead <= 56, "{overhead} bytes beside the sample");
-    assert!(
-        size_of::<Freshness>() <= 512,
-        "{} bytes",
-        size_of::<Freshness>()
-    );
+    assert!(size_of::<Freshness>() <= 512, "{} bytes", size_of::<Freshness>());
 }

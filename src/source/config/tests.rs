@@ -44,28 +44,16 @@ fn every_key_is_read() {
 #[test]
 fn wrong_values_name_the_key_the_value_and_what_was_expected() {
     for (yaml, expected) in [
-        (
-            "{name: m, url: 'ftp://p'}",
-            "`url` is \"ftp://p\": expected an http or https URL",
-        ),
+        ("{name: m, url: 'ftp://p'}", "`url` is \"ftp://p\": expected an http or https URL"),
         ("{name: m, url: p}", "`url` is \"p\": expected"),
         (
             "{name: m, url: 'http://p', timeout: 61s}",
             "`timeout` is \"1m1s\": expected a duration from 100ms to 60s",
         ),
-        (
-            "{name: m, url: 'http://p', timeout: 0}",
-            "`timeout` is \"0s\"",
-        ),
-        (
-            "{name: m, url: 'http://p', timeout: soon}",
-            "duration such as 90",
-        ),
+        ("{name: m, url: 'http://p', timeout: 0}", "`timeout` is \"0s\""),
+        ("{name: m, url: 'http://p', timeout: soon}", "duration such as 90"),
         ("{name: m, url: 'http://p', token: x}", "token"),
-        (
-            "{name: m, url: 'http://p', matchers: {a-b: c}}",
-            "label's name",
-        ),
+        ("{name: m, url: 'http://p', matchers: {a-b: c}}", "label's name"),
         ("{url: 'http://p'}", "name"),
     ] {
         let error = prometheus(yaml).unwrap_err();
@@ -77,10 +65,7 @@ fn wrong_values_name_the_key_the_value_and_what_was_expected() {
 fn f114_a_password_in_a_url_is_refused_and_not_shown() {
     for url in ["https://me:SECRET@p", "me:SECRET@p"] {
         let error = prometheus(&format!("{{name: m, url: '{url}'}}")).unwrap_err();
-        assert!(
-            error.contains("without credentials") && !error.contains("SECRET"),
-            "{error}"
-        );
+        assert!(error.contains("without credentials") && !error.contains("SECRET"), "{error}");
     }
 }
 
@@ -99,29 +84,14 @@ fn a_wake_source_is_a_query_or_a_page() {
 #[test]
 fn a_wake_source_that_cannot_work_is_refused() {
     for (yaml, expected) in [
-        (
-            "{name: g, kind: gauge}",
-            "expected either `prometheus` and `query`, or `url` and",
-        ),
+        ("{name: g, kind: gauge}", "expected either `prometheus` and `query`, or `url` and"),
         ("{name: g, kind: gauge, prometheus: m}", "expected either"),
-        (
-            "{name: g, kind: gauge, prometheus: m, query: q, url: 'http://h'}",
-            "expected either",
-        ),
+        ("{name: g, kind: gauge, prometheus: m, query: q, url: 'http://h'}", "expected either"),
         ("{name: g, kind: gauge, url: 'http://h'}", "expected either"),
         ("{name: g, kind: rate, url: 'http://h', metric: m}", "rate"),
-        (
-            "{name: g, kind: gauge, url: h, metric: m}",
-            "`url` is \"h\"",
-        ),
-        (
-            "{name: g, kind: gauge, url: 'http://h', metric: 'sum(m)'}",
-            "`metric` is \"sum(m)\"",
-        ),
-        (
-            "{name: g, kind: gauge, url: 'http://h', metric: 1m}",
-            "`metric` is \"1m\"",
-        ),
+        ("{name: g, kind: gauge, url: h, metric: m}", "`url` is \"h\""),
+        ("{name: g, kind: gauge, url: 'http://h', metric: 'sum(m)'}", "`metric` is \"sum(m)\""),
+        ("{name: g, kind: gauge, url: 'http://h', metric: 1m}", "`metric` is \"1m\""),
         (
             "{name: g, kind: gauge, prometheus: m, query: 'q{namespace}'}",
             "`query` is \"q{namespace}\": expected placeholders inside quoted matcher values only",

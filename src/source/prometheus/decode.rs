@@ -52,15 +52,12 @@ impl Labels {
     /// The value of a label; `None` if the series does not have it.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
-        let index = self
-            .0
-            .binary_search_by(|(have, _)| (**have).cmp(name))
-            .ok()?;
+        let index = self.0.binary_search_by(|(have, _)| (**have).cmp(name)).ok()?;
         self.0.get(index).map(|(_, value)| &**value)
     }
 
     /// Names and values.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> + Clone {
         self.0.iter().map(|(name, value)| (&**name, &**value))
     }
 
@@ -74,10 +71,7 @@ impl Labels {
 
 /// Decodes an answer with status 200.
 pub(super) fn answer(body: &[u8]) -> Result<Answer, Error> {
-    let bad = |what| Error::BadBody {
-        what,
-        expected: EXPECTED,
-    };
+    let bad = |what| Error::BadBody { what, expected: EXPECTED };
     let envelope: Envelope =
         serde_json::from_slice(body).map_err(|_syntax| bad("not JSON of this shape"))?;
     if envelope.status != Status::Success {
@@ -89,10 +83,7 @@ pub(super) fn answer(body: &[u8]) -> Result<Answer, Error> {
             items
                 .into_iter()
                 .filter_map(|item| {
-                    Some(Series {
-                        labels: item.metric,
-                        samples: vec![item.value?.0],
-                    })
+                    Some(Series { labels: item.metric, samples: vec![item.value?.0] })
                 })
                 .collect()
         }
@@ -107,25 +98,17 @@ pub(super) fn answer(body: &[u8]) -> Result<Answer, Error> {
                 .collect()
         }
         Data::Scalar(sample) => {
-            vec![Series {
-                labels: Labels::default(),
-                samples: vec![sample.0],
-            }]
+            vec![Series { labels: Labels::default(), samples: vec![sample.0] }]
         }
         Data::String(_) => return Err(bad("a string")),
     };
-    Ok(Answer {
-        series,
-        warnings: envelope.warnings.len(),
-        infos: envelope.infos.len(),
-    })
+    Ok(Answer { series, warnings: envelope.warnings.len(), infos: envelope.infos.len() })
 }
 
 /// Names the fault of an answer with another status.
 pub(super) fn fault(status: u16, body: &[u8]) -> Error {
-    let error_type = serde_json::from_slice::<Envelope>(body)
-        .ok()
-        .and_then(|envelope| envelope.error_type);
+    let error_type =
+        serde_json::from_slice::<Envelope>(body).ok().and_then(|envelope| envelope.error_type);
     query_fault(status, error_type)
 }
 
@@ -141,14 +124,7 @@ fn query_fault(status: u16, error_type: Option<ErrorType>) -> Error {
 }
 
 fn check_series(whole: bool) -> Result<(), Error> {
-    if whole {
-        Ok(())
-    } else {
-        Err(Error::TooLarge {
-            limit: MAX_SERIES as u64,
-            unit: "series",
-        })
-    }
+    if whole { Ok(()) } else { Err(Error::TooLarge { limit: MAX_SERIES as u64, unit: "series" }) }
 }
 
 #[derive(Deserialize)]
@@ -255,10 +231,7 @@ impl<'de> Deserialize<'de> for RawSample {
             return Err(de::Error::custom("a timestamp out of range"));
         }
         #[expect(clippy::cast_possible_truncation, reason = "range checked just above")]
-        Ok(RawSample(Sample {
-            at: Moment(millis as i64),
-            value,
-        }))
+        Ok(RawSample(Sample { at: Moment(millis as i64), value }))
     }
 }
 
@@ -276,9 +249,7 @@ impl<'de> Deserialize<'de> for Number {
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Number, E> {
-                text.parse()
-                    .map(Number)
-                    .map_err(|_not_a_number| E::custom("not a number"))
+                text.parse().map(Number).map_err(|_not_a_number| E::custom("not a number"))
             }
         }
         deserializer.deserialize_str(Text)

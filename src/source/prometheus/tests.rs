@@ -42,23 +42,14 @@ fn json(body: &str) -> Act {
 #[tokio::test]
 async fn a_query_is_posted_as_a_form_below_the_servers_prefix() {
     let server = Server::start(json(EMPTY)).await;
-    for base in [
-        format!("{}/prom", base(&server)),
-        format!("{}/prom/", base(&server)),
-    ] {
+    for base in [format!("{}/prom", base(&server)), format!("{}/prom/", base(&server))] {
         let client = PrometheusClient::new(&config(&base)).unwrap();
         assert_eq!(client.instant(&query()).await.unwrap(), Answer::default());
     }
     for request in server.requests() {
         let (head, body) = request.split_once("\r\n\r\n").unwrap();
-        assert!(
-            head.starts_with("POST /prom/api/v1/query HTTP/1.1\r\n"),
-            "{head}"
-        );
-        assert!(
-            !head.to_ascii_lowercase().contains("authorization"),
-            "{head}"
-        );
+        assert!(head.starts_with("POST /prom/api/v1/query HTTP/1.1\r\n"), "{head}");
+        assert!(!head.to_ascii_lowercase().contains("authorization"), "{head}");
         assert_eq!(body, "query=%7Bnamespace%3D%22team-a%22%7D&timeout=400ms");
     }
 }
@@ -69,19 +60,11 @@ async fn a_range_has_its_span_and_step_in_seconds() {
     let server = Server::start(json(matrix)).await;
     let client = PrometheusClient::new(&config(&base(&server))).unwrap();
     client
-        .range(
-            &query(),
-            Moment(1_700_000_000_250),
-            Moment(1_700_000_060_000),
-            15_000,
-        )
+        .range(&query(), Moment(1_700_000_000_250), Moment(1_700_000_060_000), 15_000)
         .await
         .unwrap();
     let request = server.requests().remove(0);
-    assert!(
-        request.starts_with("POST /api/v1/query_range "),
-        "{request}"
-    );
+    assert!(request.starts_with("POST /api/v1/query_range "), "{request}");
     let span = "&start=1700000000.250&end=1700000060.000&step=15.000&";
     assert!(request.contains(span), "{request}");
 }
@@ -91,14 +74,8 @@ async fn configured_matchers_are_in_every_selector() {
     let mut config = config("http://prometheus.invalid");
     config.matchers = BTreeMap::from([(LabelName::new("cluster").unwrap(), "a\"b".to_owned())]);
     let client = PrometheusClient::new(&config).unwrap();
-    let selector = client.selector(
-        &Namespaces::one("team-a").unwrap(),
-        NamespaceLabel::Namespace,
-    );
-    assert_eq!(
-        selector.newest().as_str(),
-        r#"{namespace="team-a",cluster="a\"b"}"#
-    );
+    let selector = client.selector(&Namespaces::one("team-a").unwrap(), NamespaceLabel::Namespace);
+    assert_eq!(selector.newest().as_str(), r#"{namespace="team-a",cluster="a\"b"}"#);
 }
 
 #[tokio::test]
@@ -128,14 +105,7 @@ async fn without_a_usable_token_nothing_is_sent() {
     config.bearer_token_file = Some(path.clone());
     let client = PrometheusClient::new(&config).unwrap();
     let absent = client.instant(&query()).await.unwrap_err();
-    assert!(matches!(
-        absent,
-        Error::File {
-            what: FileRole::Token,
-            source: Some(_),
-            ..
-        }
-    ));
+    assert!(matches!(absent, Error::File { what: FileRole::Token, source: Some(_), .. }));
     for text in ["", " \n", "SECRET\r\nX-Other: 1", "SECRET\u{1}"] {
         fs::write(&path, text).unwrap();
         let error = client.instant(&query()).await.unwrap_err();
@@ -150,83 +120,26 @@ async fn f16_faults_are_told_apart() {
     let fault =
         |kind: &str| format!(r#"{{"status":"error","errorType":"{kind}","error":"SECRET"}}"#);
     for (status, body, expected, why) in [
-        (
-            "400 Bad Request",
-            fault("bad_data"),
-            QueryFault::BadQuery,
-            Why::HttpStatus,
-        ),
-        (
-            "422 Unprocessable",
-            fault("execution"),
-            QueryFault::Execution,
-            Why::HttpStatus,
-        ),
-        (
-            "503 Unavailable",
-            fault("timeout"),
-            QueryFault::Timeout,
-            Why::Timeout,
-        ),
-        (
-            "503 Unavailable",
-            fault("canceled"),
-            QueryFault::Timeout,
-            Why::Timeout,
-        ),
-        (
-            "503 Unavailable",
-            fault("unavailable"),
-            QueryFault::Unavailable,
-            Why::HttpStatus,
-        ),
-        (
-            "500 Error",
-            fault("internal"),
-            QueryFault::Other,
-            Why::HttpStatus,
-        ),
-        (
-            "400 Bad Request",
-            "SECRET".to_owned(),
-            QueryFault::BadQuery,
-            Why::HttpStatus,
-        ),
-        (
-            "422 Unprocessable",
-            String::new(),
-            QueryFault::Execution,
-            Why::HttpStatus,
-        ),
+        ("400 Bad Request", fault("bad_data"), QueryFault::BadQuery, Why::HttpStatus),
+        ("422 Unprocessable", fault("execution"), QueryFault::Execution, Why::HttpStatus),
+        ("503 Unavailable", fault("timeout"), QueryFault::Timeout, Why::Timeout),
+        ("503 Unavailable", fault("canceled"), QueryFault::Timeout, Why::Timeout),
+        ("503 Unavailable", fault("unavailable"), QueryFault::Unavailable, Why::HttpStatus),
+        ("500 Error", fault("internal"), QueryFault::Other, Why::HttpStatus),
+        ("400 Bad Request", "SECRET".to_owned(), QueryFault::BadQuery, Why::HttpStatus),
+        ("422 Unprocessable", String::new(), QueryFault::Execution, Why::HttpStatus),
         (
             "503 Unavailable",
             "Service Unavailable".to_owned(),
             QueryFault::Unavailable,
             Why::HttpStatus,
         ),
-        (
-            "504 Gateway Timeout",
-            "<html>".to_owned(),
-            QueryFault::Timeout,
-            Why::Timeout,
-        ),
-        (
-            "404 Not Found",
-            "x".repeat(100_000),
-            QueryFault::Other,
-            Why::HttpStatus,
-        ),
-        (
-            "200 OK",
-            fault("execution"),
-            QueryFault::Execution,
-            Why::HttpStatus,
-        ),
+        ("504 Gateway Timeout", "<html>".to_owned(), QueryFault::Timeout, Why::Timeout),
+        ("404 Not Found", "x".repeat(100_000), QueryFault::Other, Why::HttpStatus),
+        ("200 OK", fault("execution"), QueryFault::Execution, Why::HttpStatus),
     ] {
         let head = "Content-Type: application/json\r\n";
-        let error = ask(Act::Answer(answer(status, head, &body)))
-            .await
-            .unwrap_err();
+        let error = ask(Act::Answer(answer(status, head, &body))).await.unwrap_err();
         assert!(
             matches!(&error, Error::Query { fault, .. } if *fault == expected),
             "{status} {error:?}"
@@ -235,9 +148,7 @@ async fn f16_faults_are_told_apart() {
         assert!(!everything_said(&error).contains("SECRET"), "{error:?}");
     }
     for status in ["401 Unauthorized", "403 Forbidden"] {
-        let error = ask(Act::Answer(answer(status, "", "SECRET")))
-            .await
-            .unwrap_err();
+        let error = ask(Act::Answer(answer(status, "", "SECRET"))).await.unwrap_err();
         assert_eq!(error.why(), Why::Unauthorized, "{status}");
         assert!(!everything_said(&error).contains("SECRET"), "{error:?}");
     }
@@ -258,11 +169,7 @@ async fn what_is_no_answer_of_prometheus_is_a_bad_body() {
         let error = ask(act.clone()).await.unwrap_err();
         assert_eq!(error.why(), Why::BadBody, "{act:?} {error:?}");
     }
-    assert!(
-        ask(Act::Answer(ok("application/json; charset=utf-8", EMPTY)))
-            .await
-            .is_ok()
-    );
+    assert!(ask(Act::Answer(ok("application/json; charset=utf-8", EMPTY))).await.is_ok());
 }
 
 #[tokio::test]
@@ -273,10 +180,7 @@ async fn slow_large_and_broken_answers_have_their_own_faults() {
     let drip = format!("{head}Content-Length: 1000\r\n\r\n").into_bytes();
     for (act, why) in [
         (Act::Hang, Why::Timeout),
-        (
-            Act::Endless(drip, b" ".to_vec(), Duration::from_millis(10)),
-            Why::Timeout,
-        ),
+        (Act::Endless(drip, b" ".to_vec(), Duration::from_millis(10)), Why::Timeout),
         (Act::Answer(large), Why::TooLarge),
         (Act::AnswerAndClose(short), Why::Transport),
         (Act::AnswerAndClose(Vec::new()), Why::Transport),
@@ -290,19 +194,8 @@ async fn slow_large_and_broken_answers_have_their_own_faults() {
 async fn a_redirect_is_not_followed_because_it_could_carry_the_token_away() {
     let other = Server::start(json(EMPTY)).await;
     let location = format!("Location: {}/\r\n", base(&other));
-    let error = ask(Act::Answer(answer("302 Found", &location, "")))
-        .await
-        .unwrap_err();
-    assert!(
-        matches!(
-            error,
-            Error::Query {
-                status: 302,
-                fault: QueryFault::Other
-            }
-        ),
-        "{error:?}"
-    );
+    let error = ask(Act::Answer(answer("302 Found", &location, ""))).await.unwrap_err();
+    assert!(matches!(error, Error::Query { status: 302, fault: QueryFault::Other }), "{error:?}");
     assert_eq!(other.accepted(), 0);
 }
 
@@ -324,19 +217,10 @@ async fn https_is_read_with_the_configured_authority_only() {
     let address = tls_server(ok("application/json", EMPTY)).await;
     let url = format!("https://localhost:{}", address.port());
     let ask = async |ca: Option<&str>| {
-        let config = PrometheusConfig {
-            ca_file: ca.map(tls_file),
-            ..config(&url)
-        };
+        let config = PrometheusConfig { ca_file: ca.map(tls_file), ..config(&url) };
         PrometheusClient::new(&config)?.instant(&query()).await
     };
     assert!(ask(Some("ca.pem")).await.is_ok());
     assert_eq!(ask(Some("other-ca.pem")).await.unwrap_err().why(), Why::Tls);
-    assert!(matches!(
-        ask(Some("absent.pem")).await,
-        Err(Error::File {
-            what: FileRole::Ca,
-            ..
-        })
-    ));
+    assert!(matches!(ask(Some("absent.pem")).await, Err(Error::File { what: FileRole::Ca, .. })));
 }

@@ -13,11 +13,7 @@ use crate::source::tests::{Act, Server, answer, everything_said, ok, tls_file, t
 const PAGE: &str = "vllm:num_requests_waiting{engine=\"0\"} 3.0\n";
 
 fn options() -> Options {
-    Options {
-        timeout_ms: 400,
-        max_body_bytes: 64 * 1024,
-        ..Options::default()
-    }
+    Options { timeout_ms: 400, max_body_bytes: 64 * 1024, ..Options::default() }
 }
 
 fn target(url: &str) -> Target {
@@ -45,27 +41,13 @@ async fn read_from(act: Act) -> Result<(Format, String), Error> {
 #[tokio::test]
 async fn a_page_arrives_whole_and_the_request_asks_for_plain_text() {
     let server = Server::page(PAGE).await;
-    let page = read(&Scraper::new(options()).unwrap(), &server.url())
-        .await
-        .unwrap();
+    let page = read(&Scraper::new(options()).unwrap(), &server.url()).await.unwrap();
     assert_eq!(page, (Format::Text, PAGE.to_owned()));
     let request = server.requests().remove(0).to_ascii_lowercase();
-    assert!(
-        request.starts_with("get /metrics http/1.1\r\n"),
-        "{request}"
-    );
-    assert!(
-        request.contains("\r\naccept: text/plain;version=0.0.4\r\n"),
-        "{request}"
-    );
-    assert!(
-        request.contains("\r\naccept-encoding: identity\r\n"),
-        "{request}"
-    );
-    assert!(
-        !request.contains("cookie") && !request.contains("referer"),
-        "{request}"
-    );
+    assert!(request.starts_with("get /metrics http/1.1\r\n"), "{request}");
+    assert!(request.contains("\r\naccept: text/plain;version=0.0.4\r\n"), "{request}");
+    assert!(request.contains("\r\naccept-encoding: identity\r\n"), "{request}");
+    assert!(!request.contains("cookie") && !request.contains("referer"), "{request}");
 }
 
 #[tokio::test]
@@ -81,11 +63,7 @@ async fn the_next_scrape_uses_the_same_connection() {
 #[tokio::test]
 async fn beyond_the_cap_connections_are_not_kept() {
     let (kept, other) = (Server::page(PAGE).await, Server::page(PAGE).await);
-    let scraper = Scraper::new(Options {
-        max_kept_connections: 1,
-        ..options()
-    })
-    .unwrap();
+    let scraper = Scraper::new(Options { max_kept_connections: 1, ..options() }).unwrap();
     for _ in 0..2 {
         read(&scraper, &kept.url()).await.unwrap();
         read(&scraper, &other.url()).await.unwrap();
@@ -97,10 +75,7 @@ async fn beyond_the_cap_connections_are_not_kept() {
 #[test]
 fn a_server_that_is_not_asked_any_more_gives_its_place_up() {
     let start = Instant::now();
-    let mut kept = Kept {
-        cap: 1,
-        last_used: HashMap::new(),
-    };
+    let mut kept = Kept { cap: 1, last_used: HashMap::new() };
     assert!(kept.admit("gone:1", start));
     assert!(!kept.admit("new:1", start + 2 * KEEP_IDLE - Duration::from_millis(1)));
     assert!(kept.admit("new:1", start + 2 * KEEP_IDLE));
@@ -112,28 +87,15 @@ async fn open_metrics_is_told_apart_and_a_missing_type_is_text() {
     let open = ok("application/openmetrics-text; version=1.0.0", "# EOF\n");
     let page = read_from(Act::Answer(open)).await.unwrap();
     assert_eq!(page.0, Format::OpenMetrics);
-    let page = read_from(Act::Answer(answer("200 OK", "", PAGE)))
-        .await
-        .unwrap();
+    let page = read_from(Act::Answer(answer("200 OK", "", PAGE))).await.unwrap();
     assert_eq!(page, (Format::Text, PAGE.to_owned()));
 }
 
 #[tokio::test]
 async fn another_content_type_is_a_bad_body() {
-    for content_type in [
-        "text/html",
-        "application/json",
-        "text/plainest",
-        "",
-        "\u{e9}",
-    ] {
-        let error = read_from(Act::Answer(ok(content_type, PAGE)))
-            .await
-            .unwrap_err();
-        assert!(
-            matches!(error, Error::BadBody { .. }),
-            "{content_type}: {error:?}"
-        );
+    for content_type in ["text/html", "application/json", "text/plainest", "", "\u{e9}"] {
+        let error = read_from(Act::Answer(ok(content_type, PAGE))).await.unwrap_err();
+        assert!(matches!(error, Error::BadBody { .. }), "{content_type}: {error:?}");
         assert_eq!(error.why(), Why::BadBody);
     }
 }
@@ -141,19 +103,8 @@ async fn another_content_type_is_a_bad_body() {
 #[tokio::test]
 async fn a_compressed_body_is_refused_unread() {
     let head = "Content-Type: text/plain\r\nContent-Encoding: gzip\r\n";
-    let error = read_from(Act::Answer(answer("200 OK", head, "\x1f bomb")))
-        .await
-        .unwrap_err();
-    assert!(
-        matches!(
-            error,
-            Error::BadBody {
-                what: "compressed",
-                ..
-            }
-        ),
-        "{error:?}"
-    );
+    let error = read_from(Act::Answer(answer("200 OK", head, "\x1f bomb"))).await.unwrap_err();
+    assert!(matches!(error, Error::BadBody { what: "compressed", .. }), "{error:?}");
 }
 
 #[tokio::test]
@@ -166,9 +117,7 @@ async fn f16_statuses_are_told_apart() {
         ("206 Partial Content", Why::HttpStatus),
         ("503 Service Unavailable", Why::HttpStatus),
     ] {
-        let error = read_from(Act::Answer(answer(status, "", PAGE)))
-            .await
-            .unwrap_err();
+        let error = read_from(Act::Answer(answer(status, "", PAGE))).await.unwrap_err();
         assert_eq!(error.why(), why, "{status}: {error:?}");
     }
 }
@@ -178,9 +127,7 @@ async fn nothing_listening_is_refused() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/metrics", listener.local_addr().unwrap());
     drop(listener);
-    let error = read(&Scraper::new(options()).unwrap(), &url)
-        .await
-        .unwrap_err();
+    let error = read(&Scraper::new(options()).unwrap(), &url).await.unwrap_err();
     assert!(matches!(error, Error::Refused), "{error:?}");
 }
 
@@ -199,10 +146,7 @@ async fn slow_answers_of_every_kind_end_at_the_deadline() {
     ] {
         let started = Instant::now();
         let error = read_from(act.clone()).await.unwrap_err();
-        assert!(
-            matches!(error, Error::Timeout { deadline_ms: 400 }),
-            "{act:?}: {error:?}"
-        );
+        assert!(matches!(error, Error::Timeout { deadline_ms: 400 }), "{act:?}: {error:?}");
         assert!(started.elapsed() < Duration::from_secs(10), "{act:?}");
     }
 }
@@ -214,26 +158,12 @@ async fn a_body_over_the_limit_is_refused_whether_announced_or_not() {
     let mut chunk = b"1000\r\n".to_vec();
     chunk.extend(std::iter::repeat_n(b'#', 0x1000));
     chunk.extend_from_slice(b"\r\n");
-    for act in [
-        Act::Answer(announced),
-        Act::Endless(endless, chunk, Duration::ZERO),
-    ] {
+    for act in [Act::Answer(announced), Act::Endless(endless, chunk, Duration::ZERO)] {
         let error = read_from(act).await.unwrap_err();
-        assert!(
-            matches!(
-                error,
-                Error::TooLarge {
-                    limit: 65_536,
-                    unit: "bytes"
-                }
-            ),
-            "{error:?}"
-        );
+        assert!(matches!(error, Error::TooLarge { limit: 65_536, unit: "bytes" }), "{error:?}");
     }
     let whole = "#".repeat(64 * 1024);
-    let page = read_from(Act::Answer(ok("text/plain", &whole)))
-        .await
-        .unwrap();
+    let page = read_from(Act::Answer(ok("text/plain", &whole))).await.unwrap();
     assert_eq!(page.1, whole);
 }
 
@@ -241,9 +171,7 @@ async fn a_body_over_the_limit_is_refused_whether_announced_or_not() {
 async fn endless_headers_are_a_transport_fault() {
     let head = b"HTTP/1.1 200 OK\r\n".to_vec();
     let line = format!("x: {}\r\n", "y".repeat(8_000)).into_bytes();
-    let error = read_from(Act::Endless(head, line, Duration::ZERO))
-        .await
-        .unwrap_err();
+    let error = read_from(Act::Endless(head, line, Duration::ZERO)).await.unwrap_err();
     assert_eq!(error.why(), Why::Transport, "{error:?}");
 }
 
@@ -259,9 +187,7 @@ async fn a_body_that_breaks_off_is_no_shorter_page() {
         Act::AnswerAndClose(chunked),
     ] {
         let error = read_from(act).await.unwrap_err();
-        let Error::Incomplete { received_bytes, .. } = error else {
-            panic!("{error:?}")
-        };
+        let Error::Incomplete { received_bytes, .. } = error else { panic!("{error:?}") };
         assert_eq!(received_bytes, PAGE.len() as u64);
     }
 }
@@ -269,9 +195,7 @@ async fn a_body_that_breaks_off_is_no_shorter_page() {
 #[tokio::test]
 async fn what_is_no_http_is_a_transport_fault() {
     for bytes in ["SSH-2.0-OpenSSH_9.2\r\n", ""] {
-        let error = read_from(Act::AnswerAndClose(bytes.into()))
-            .await
-            .unwrap_err();
+        let error = read_from(Act::AnswerAndClose(bytes.into())).await.unwrap_err();
         assert!(matches!(error, Error::Transport(_)), "{error:?}");
     }
 }
@@ -279,18 +203,9 @@ async fn what_is_no_http_is_a_transport_fault() {
 #[tokio::test]
 async fn one_redirect_on_the_same_server_is_followed() {
     let loops = Server::start(Act::Answer(redirect("/metrics/"))).await;
-    let error = read(&Scraper::new(options()).unwrap(), &loops.url())
-        .await
-        .unwrap_err();
-    assert!(
-        matches!(error, Error::HttpStatus { status: 307 }),
-        "{error:?}"
-    );
-    let paths: Vec<String> = loops
-        .requests()
-        .iter()
-        .map(|r| r[..14].to_owned())
-        .collect();
+    let error = read(&Scraper::new(options()).unwrap(), &loops.url()).await.unwrap_err();
+    assert!(matches!(error, Error::HttpStatus { status: 307 }), "{error:?}");
+    let paths: Vec<String> = loops.requests().iter().map(|r| r[..14].to_owned()).collect();
     assert_eq!(paths, ["GET /metrics H", "GET /metrics/ "]);
 }
 
@@ -298,22 +213,13 @@ async fn one_redirect_on_the_same_server_is_followed() {
 async fn f109_a_redirect_to_another_server_sends_it_nothing() {
     let other = Server::page(PAGE).await;
     let server = Server::start(Act::Answer(redirect(&other.url()))).await;
-    let error = read(&Scraper::new(options()).unwrap(), &server.url())
-        .await
-        .unwrap_err();
-    assert!(
-        matches!(error, Error::HttpStatus { status: 307 }),
-        "{error:?}"
-    );
+    let error = read(&Scraper::new(options()).unwrap(), &server.url()).await.unwrap_err();
+    assert!(matches!(error, Error::HttpStatus { status: 307 }), "{error:?}");
     assert_eq!(other.accepted(), 0);
 }
 
 fn redirect(location: &str) -> Vec<u8> {
-    answer(
-        "307 Temporary Redirect",
-        &format!("Location: {location}\r\n"),
-        "",
-    )
+    answer("307 Temporary Redirect", &format!("Location: {location}\r\n"), "")
 }
 
 #[tokio::test]
@@ -322,24 +228,13 @@ async fn the_sink_can_break_off_with_a_value() {
     let scraper = Scraper::new(options()).unwrap();
     let page = scraper.open(&target(&server.url())).await.unwrap();
     let broken = page.read(|_| ControlFlow::Break("seen")).await;
-    assert!(
-        matches!(broken, Ok(ControlFlow::Break("seen"))),
-        "{broken:?}"
-    );
+    assert!(matches!(broken, Ok(ControlFlow::Break("seen"))), "{broken:?}");
 }
 
 #[tokio::test]
 async fn scrapes_at_once_are_bounded_and_waiting_for_a_turn_costs_no_deadline() {
-    let server = Server::start(Act::Late(
-        Duration::from_millis(150),
-        ok("text/plain", PAGE),
-    ))
-    .await;
-    let scraper = Scraper::new(Options {
-        max_concurrent: 2,
-        ..options()
-    })
-    .unwrap();
+    let server = Server::start(Act::Late(Duration::from_millis(150), ok("text/plain", PAGE))).await;
+    let scraper = Scraper::new(Options { max_concurrent: 2, ..options() }).unwrap();
     let url = server.url();
     // Four rounds of 150 ms: the last waits for longer than the deadline of 400 ms.
     let answers = join_all((0..8).map(|_| read(&scraper, &url))).await;
@@ -372,11 +267,7 @@ async fn f45_a_target_that_keeps_failing_holds_no_sockets() {
         Act::Answer(ok("text/html", &"x".repeat(20_000))),
     ] {
         let server = Server::start(act.clone()).await;
-        let scraper = Scraper::new(Options {
-            timeout_ms: 20,
-            ..options()
-        })
-        .unwrap();
+        let scraper = Scraper::new(Options { timeout_ms: 20, ..options() }).unwrap();
         let url = server.url();
         for _ in 0..20 {
             let failed = join_all((0..5).map(|_| read(&scraper, &url))).await;
@@ -389,53 +280,15 @@ async fn f45_a_target_that_keeps_failing_holds_no_sockets() {
 
 #[test]
 fn a_pod_is_addressed_by_its_ip_and_nothing_in_a_path_changes_that() {
-    let pod = |ip: &str, port| Endpoint::Pod {
-        ip: ip.parse().unwrap(),
-        port,
-    };
+    let pod = |ip: &str, port| Endpoint::Pod { ip: ip.parse().unwrap(), port };
     for (endpoint, port, path, url) in [
-        (
-            pod("10.0.0.7", None),
-            None,
-            None,
-            "http://10.0.0.7:8000/metrics",
-        ),
-        (
-            pod("10.0.0.7", Some(9000)),
-            None,
-            None,
-            "http://10.0.0.7:9000/metrics",
-        ),
-        (
-            pod("10.0.0.7", Some(9000)),
-            Some(30000),
-            Some("/m"),
-            "http://10.0.0.7:30000/m",
-        ),
-        (
-            pod("fd00::7", None),
-            None,
-            None,
-            "http://[fd00::7]:8000/metrics",
-        ),
-        (
-            pod("10.0.0.7", None),
-            None,
-            Some("//evil/x"),
-            "http://10.0.0.7:8000//evil/x",
-        ),
-        (
-            pod("10.0.0.7", None),
-            None,
-            Some("@evil/?q#f"),
-            "http://10.0.0.7:8000/@evil/%3Fq%23f",
-        ),
-        (
-            Endpoint::Url("https://h/m?a=b".into()),
-            Some(1),
-            Some("/x"),
-            "https://h/m?a=b",
-        ),
+        (pod("10.0.0.7", None), None, None, "http://10.0.0.7:8000/metrics"),
+        (pod("10.0.0.7", Some(9000)), None, None, "http://10.0.0.7:9000/metrics"),
+        (pod("10.0.0.7", Some(9000)), Some(30000), Some("/m"), "http://10.0.0.7:30000/m"),
+        (pod("fd00::7", None), None, None, "http://[fd00::7]:8000/metrics"),
+        (pod("10.0.0.7", None), None, Some("//evil/x"), "http://10.0.0.7:8000//evil/x"),
+        (pod("10.0.0.7", None), None, Some("@evil/?q#f"), "http://10.0.0.7:8000/@evil/%3Fq%23f"),
+        (Endpoint::Url("https://h/m?a=b".into()), Some(1), Some("/x"), "https://h/m?a=b"),
     ] {
         assert_eq!(Target::new(&endpoint, port, path).unwrap().url(), url);
     }
@@ -443,15 +296,9 @@ fn a_pod_is_addressed_by_its_ip_and_nothing_in_a_path_changes_that() {
 
 #[test]
 fn an_address_with_credentials_or_another_scheme_is_refused() {
-    for url in [
-        "ftp://h/",
-        "file:///etc/passwd",
-        "http://u:p@h/",
-        "http://u@h/",
-        "h:80",
-        "",
-        "http://",
-    ] {
+    for url in
+        ["ftp://h/", "file:///etc/passwd", "http://u:p@h/", "http://u@h/", "h:80", "", "http://"]
+    {
         let error = Target::new(&Endpoint::Url(url.into()), None, None).unwrap_err();
         assert!(matches!(error, Error::BadAddress), "{url}");
     }
@@ -461,18 +308,10 @@ fn an_address_with_credentials_or_another_scheme_is_refused() {
 async fn https_is_read_with_the_configured_authority_only() {
     let address = tls_server(ok("text/plain", PAGE)).await;
     let url = format!("https://localhost:{}/metrics", address.port());
-    let with_ca = |name| {
-        Scraper::new(Options {
-            ca_file: Some(tls_file(name)),
-            ..options()
-        })
-    };
+    let with_ca = |name| Scraper::new(Options { ca_file: Some(tls_file(name)), ..options() });
     let (_, body) = read(&with_ca("ca.pem").unwrap(), &url).await.unwrap();
     assert_eq!(body, PAGE);
-    for scraper in [
-        with_ca("other-ca.pem").unwrap(),
-        Scraper::new(options()).unwrap(),
-    ] {
+    for scraper in [with_ca("other-ca.pem").unwrap(), Scraper::new(options()).unwrap()] {
         let error = read(&scraper, &url).await.unwrap_err();
         assert_eq!(error.why(), Why::Tls, "{error:?}");
     }
@@ -481,21 +320,9 @@ async fn https_is_read_with_the_configured_authority_only() {
 #[tokio::test]
 async fn a_ca_file_without_a_certificate_is_refused_at_the_start() {
     for name in ["server.key", "absent.pem"] {
-        let options = Options {
-            ca_file: Some(tls_file(name)),
-            ..options()
-        };
+        let options = Options { ca_file: Some(tls_file(name)), ..options() };
         let error = Scraper::new(options).unwrap_err();
-        assert!(
-            matches!(
-                error,
-                Error::File {
-                    what: FileRole::Ca,
-                    ..
-                }
-            ),
-            "{name}: {error:?}"
-        );
+        assert!(matches!(error, Error::File { what: FileRole::Ca, .. }), "{name}: {error:?}");
     }
 }
 
@@ -505,18 +332,10 @@ async fn https_to_a_plain_port_is_a_tls_fault() {
     let url = format!("https://{}/", listener.local_addr().unwrap());
     tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
-        stream
-            .write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-            .await
-            .unwrap();
+        stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
     });
-    let options = Options {
-        ca_file: Some(tls_file("ca.pem")),
-        ..options()
-    };
-    let error = read(&Scraper::new(options).unwrap(), &url)
-        .await
-        .unwrap_err();
+    let options = Options { ca_file: Some(tls_file("ca.pem")), ..options() };
+    let error = read(&Scraper::new(options).unwrap(), &url).await.unwrap_err();
     assert!(matches!(error, Error::Tls(_)), "{error:?}");
 }
 
@@ -536,9 +355,7 @@ async fn f114_no_error_text_repeats_what_the_server_sent_or_where_it_is() {
     ] {
         let server = Server::start(act).await;
         let port = server.address.port().to_string();
-        let error = read(&Scraper::new(options()).unwrap(), &server.url())
-            .await
-            .unwrap_err();
+        let error = read(&Scraper::new(options()).unwrap(), &server.url()).await.unwrap_err();
         let text = everything_said(&error);
         assert!(!text.contains("SECRET") && !text.contains(&port), "{text}");
     }

@@ -31,19 +31,10 @@ impl WakeMemory {
             Ok(demand) => demand,
             Err(why) => return WakeReading::Unknown { why },
         };
-        if demand
-            .series
-            .values()
-            .any(|value| !value.is_finite() || *value < 0.0)
-        {
-            return WakeReading::Unknown {
-                why: Why::Impossible,
-            };
+        if demand.series.values().any(|value| !value.is_finite() || *value < 0.0) {
+            return WakeReading::Unknown { why: Why::Impossible };
         }
-        let arrived = demand
-            .series
-            .iter()
-            .any(|(&key, &value)| self.rises(kind, key, value));
+        let arrived = demand.series.iter().any(|(&key, &value)| self.rises(kind, key, value));
         if arrived {
             self.last_arrival_at = Some(at);
         }
@@ -53,17 +44,12 @@ impl WakeMemory {
             WakeKind::Counter => 0.0,
         };
         if !self.exists {
-            return WakeReading::Unknown {
-                why: Why::NoKnownSeries,
-            };
+            return WakeReading::Unknown { why: Why::NoKnownSeries };
         }
         if demand.partial && !arrived && queued <= 0.0 {
             return WakeReading::Unknown { why: Why::Partial };
         }
-        WakeReading::Fresh {
-            queued,
-            last_arrival_at: self.last_arrival_at,
-        }
+        WakeReading::Fresh { queued, last_arrival_at: self.last_arrival_at }
     }
 
     fn rises(&self, kind: WakeKind, key: u64, value: f64) -> bool {
@@ -108,10 +94,7 @@ mod tests {
     }
 
     fn prometheus(series: &[(u64, f64)]) -> Demand {
-        Demand {
-            gateway_answered: false,
-            ..page(series)
-        }
+        Demand { gateway_answered: false, ..page(series) }
     }
 
     /// Readings ten seconds apart, the first at 10 s.
@@ -125,10 +108,7 @@ mod tests {
 
     fn counted(last_arrival_s: Option<i64>) -> WakeReading {
         let last_arrival_at = last_arrival_s.map(|s| Moment(s * 1_000));
-        WakeReading::Fresh {
-            queued: 0.0,
-            last_arrival_at,
-        }
+        WakeReading::Fresh { queued: 0.0, last_arrival_at }
     }
 
     fn unknown(why: Why) -> WakeReading {
@@ -139,40 +119,18 @@ mod tests {
     fn a_counter_is_demand_when_it_rises_and_not_for_its_height() {
         let seen = readings(
             WakeKind::Counter,
-            &[
-                page(&[(1, 500.0)]),
-                page(&[(1, 500.0)]),
-                page(&[(1, 501.0)]),
-                page(&[(1, 501.0)]),
-            ],
+            &[page(&[(1, 500.0)]), page(&[(1, 500.0)]), page(&[(1, 501.0)]), page(&[(1, 501.0)])],
         );
-        assert_eq!(
-            seen,
-            [
-                counted(None),
-                counted(None),
-                counted(Some(30)),
-                counted(Some(30))
-            ]
-        );
+        assert_eq!(seen, [counted(None), counted(None), counted(Some(30)), counted(Some(30))]);
     }
 
     #[test]
     fn the_first_appearance_of_a_series_is_demand_if_the_source_was_read_before() {
-        let seen = readings(
-            WakeKind::Counter,
-            &[page(&[(1, 5.0)]), page(&[(1, 5.0), (2, 1.0)])],
-        );
+        let seen = readings(WakeKind::Counter, &[page(&[(1, 5.0)]), page(&[(1, 5.0), (2, 1.0)])]);
         assert_eq!(seen, [counted(None), counted(Some(20))]);
-        let seen = readings(
-            WakeKind::Counter,
-            &[prometheus(&[]), prometheus(&[(1, 1.0)])],
-        );
+        let seen = readings(WakeKind::Counter, &[prometheus(&[]), prometheus(&[(1, 1.0)])]);
         assert_eq!(seen, [unknown(Why::NoKnownSeries), counted(Some(20))]);
-        let seen = readings(
-            WakeKind::Counter,
-            &[page(&[(1, 5.0)]), page(&[(1, 5.0), (2, 0.0)])],
-        );
+        let seen = readings(WakeKind::Counter, &[page(&[(1, 5.0)]), page(&[(1, 5.0), (2, 0.0)])]);
         assert_eq!(seen, [counted(None), counted(None)]);
     }
 
@@ -200,27 +158,16 @@ mod tests {
     fn a_gauge_is_what_is_held_now() {
         let seen = readings(
             WakeKind::Gauge,
-            &[
-                page(&[(1, 0.0)]),
-                page(&[(1, 2.0), (2, 1.0)]),
-                page(&[(1, 1.0)]),
-                page(&[]),
-            ],
+            &[page(&[(1, 0.0)]), page(&[(1, 2.0), (2, 1.0)]), page(&[(1, 1.0)]), page(&[])],
         );
-        let held = |queued| WakeReading::Fresh {
-            queued,
-            last_arrival_at: Some(Moment(20_000)),
-        };
+        let held = |queued| WakeReading::Fresh { queued, last_arrival_at: Some(Moment(20_000)) };
         assert_eq!(seen, [counted(None), held(3.0), held(1.0), held(0.0)]);
     }
 
     #[test]
     fn what_was_never_listed_is_unknown_and_what_is_no_longer_listed_is_zero() {
         let seen = readings(WakeKind::Gauge, &[page(&[]), page(&[(1, 0.0)]), page(&[])]);
-        assert_eq!(
-            seen,
-            [unknown(Why::NoKnownSeries), counted(None), counted(None)]
-        );
+        assert_eq!(seen, [unknown(Why::NoKnownSeries), counted(None), counted(None)]);
     }
 
     #[test]
@@ -231,15 +178,9 @@ mod tests {
 
     #[test]
     fn a_partial_answer_proves_demand_and_never_the_lack_of_it() {
-        let partial = |value| Demand {
-            partial: true,
-            ..prometheus(&[(1, value)])
-        };
+        let partial = |value| Demand { partial: true, ..prometheus(&[(1, value)]) };
         let seen = readings(WakeKind::Gauge, &[partial(0.0), partial(2.0)]);
-        let held = WakeReading::Fresh {
-            queued: 2.0,
-            last_arrival_at: Some(Moment(20_000)),
-        };
+        let held = WakeReading::Fresh { queued: 2.0, last_arrival_at: Some(Moment(20_000)) };
         assert_eq!(seen, [unknown(Why::Partial), held]);
     }
 

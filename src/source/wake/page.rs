@@ -32,13 +32,8 @@ impl PageReader {
     pub(super) async fn read(&self) -> Result<Page, Error> {
         let page = self.scraper.open(&self.target).await?;
         let mut parser = Parser::new(page.format());
-        let mut wanted = Wanted {
-            metric: &self.metric,
-            page: Page {
-                series: Vec::new(),
-                exists: false,
-            },
-        };
+        let mut wanted =
+            Wanted { metric: &self.metric, page: Page { series: Vec::new(), exists: false } };
         let read = page.read(|chunk| match parser.push(chunk, &mut wanted) {
             Ok(()) => ControlFlow::Continue(()),
             Err(error) => ControlFlow::Break(error),
@@ -46,10 +41,7 @@ impl PageReader {
         match read.await? {
             // Every gateway has some series of its own: nothing at all proves no zero.
             ControlFlow::Continue(0) => {
-                return Err(Error::BadBody {
-                    what: "empty",
-                    expected: "the gateway's metrics",
-                });
+                return Err(Error::BadBody { what: "empty", expected: "the gateway's metrics" });
             }
             ControlFlow::Continue(_length) => parser.finish()?,
             ControlFlow::Break(error) => return Err(error.into()),
@@ -64,15 +56,11 @@ impl PageReader {
             expected.push((label.as_str(), template.render(subject)?));
         }
         let is_ours = |labels: &BTreeMap<String, String>| {
-            expected
-                .iter()
-                .all(|(label, value)| labels.get(*label) == Some(value))
+            expected.iter().all(|(label, value)| labels.get(*label) == Some(value))
         };
         let ours = page.series.iter().filter(|(labels, _)| is_ours(labels));
         bounded(Demand {
-            series: ours
-                .map(|(labels, value)| (key(labels.iter()), *value))
-                .collect(),
+            series: ours.map(|(labels, value)| (key(labels.iter()), *value)).collect(),
             exists: page.exists,
             gateway_answered: true,
             partial: false,
@@ -91,10 +79,8 @@ impl Sink for Wanted<'_> {
     }
 
     fn sample(&mut self, sample: Sample<'_>) {
-        let labels = sample
-            .labels
-            .map(|(name, value)| (name.to_owned(), value.into_owned()))
-            .collect();
+        let labels =
+            sample.labels.map(|(name, value)| (name.to_owned(), value.into_owned())).collect();
         self.page.series.push((labels, sample.value));
         self.page.exists = true;
     }

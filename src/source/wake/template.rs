@@ -42,11 +42,8 @@ enum Escape {
     Regex(char),
 }
 
-const SLOTS: [(&str, Slot); 3] = [
-    ("{namespace}", Slot::Namespace),
-    ("{name}", Slot::Name),
-    ("{model}", Slot::Model),
-];
+const SLOTS: [(&str, Slot); 3] =
+    [("{namespace}", Slot::Namespace), ("{name}", Slot::Name), ("{model}", Slot::Model)];
 
 impl Template {
     /// Cuts a label value that is compared as it is.
@@ -112,10 +109,9 @@ impl Template {
             let value = match slot {
                 Slot::Namespace => subject.namespace,
                 Slot::Name => subject.name,
-                Slot::Model => subject
-                    .model
-                    .filter(|model| !model.is_empty())
-                    .ok_or(Error::NoModel)?,
+                Slot::Model => {
+                    subject.model.filter(|model| !model.is_empty()).ok_or(Error::NoModel)?
+                }
             };
             match escape {
                 Escape::None => text.push_str(value),
@@ -144,11 +140,7 @@ struct Cutter<'a> {
 
 impl<'a> Cutter<'a> {
     fn new(text: &'a str) -> Cutter<'a> {
-        Cutter {
-            rest: text,
-            literal: String::new(),
-            parts: Vec::new(),
-        }
+        Cutter { rest: text, literal: String::new(), parts: Vec::new() }
     }
 
     fn peek(&self) -> Option<char> {
@@ -168,8 +160,7 @@ impl<'a> Cutter<'a> {
         for (text, slot) in SLOTS {
             if let Some(rest) = self.rest.strip_prefix(text) {
                 self.rest = rest;
-                self.parts
-                    .push(Part::Text(std::mem::take(&mut self.literal)));
+                self.parts.push(Part::Text(std::mem::take(&mut self.literal)));
                 self.parts.push(Part::Slot(slot, escape));
                 return true;
             }
@@ -236,10 +227,7 @@ mod tests {
             rendered(r#"q{w=~'{namespace}-{name}-.+',m !~ "{model}"}"#),
             r#"q{w=~'team-a-llm-.+',m !~ "a\"\\} or vector\\(1\\) # '\\\\\\.\\*\n\\{name\\}"}"#
         );
-        assert_eq!(
-            rendered(r"q{m='{model}'}"),
-            r#"q{m='a"} or vector(1) # \'\\.*\n{name}'}"#
-        );
+        assert_eq!(rendered(r"q{m='{model}'}"), r#"q{m='a"} or vector(1) # \'\\.*\n{name}'}"#);
     }
 
     #[test]
@@ -271,11 +259,7 @@ mod tests {
     #[test]
     fn a_quote_that_stays_open_is_refused() {
         for query in [r#"q{a="b}"#, r#"q{a="b\"}"#, "q{a='b\"}", "q{a=`b}"] {
-            assert_eq!(
-                Template::of_query(query),
-                Err("every quote to be closed"),
-                "{query}"
-            );
+            assert_eq!(Template::of_query(query), Err("every quote to be closed"), "{query}");
         }
     }
 
@@ -292,9 +276,6 @@ mod tests {
     fn a_value_to_compare_is_not_escaped() {
         let template = Template::of_value("{namespace}/{model}");
         let model = HOSTILE.model.unwrap();
-        assert_eq!(
-            template.render(&HOSTILE).unwrap(),
-            format!("team-a/{model}")
-        );
+        assert_eq!(template.render(&HOSTILE).unwrap(), format!("team-a/{model}"));
     }
 }

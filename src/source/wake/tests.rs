@@ -5,16 +5,8 @@ use crate::decision::{Moment, WakeReading, Why};
 use crate::source::scrape::Options;
 use crate::source::tests::{Act, Server, ok};
 
-const LLM: Subject<'_> = Subject {
-    namespace: "team-a",
-    name: "llm",
-    model: Some("m"),
-};
-const OTHER: Subject<'_> = Subject {
-    namespace: "team-b",
-    name: "llm",
-    model: Some("m"),
-};
+const LLM: Subject<'_> = Subject { namespace: "team-a", name: "llm", model: Some("m") };
+const OTHER: Subject<'_> = Subject { namespace: "team-b", name: "llm", model: Some("m") };
 
 fn source(yaml: &str, server: &Server) -> WakeSource {
     let yaml = yaml.replace("SERVER", &format!("http://{}", server.address));
@@ -40,10 +32,7 @@ fn queued(source: &WakeSource, read: &Result<Demand, Arc<Error>>) -> WakeReading
 
 fn held(queued: f64) -> WakeReading {
     let last_arrival_at = (queued > 0.0).then_some(Moment(5));
-    WakeReading::Fresh {
-        queued,
-        last_arrival_at,
-    }
+    WakeReading::Fresh { queued, last_arrival_at }
 }
 
 #[tokio::test]
@@ -75,11 +64,7 @@ async fn a_page_without_the_metric_or_cut_off_is_unknown() {
         let server = Server::page(body).await;
         let source = page_source(&server);
         let read = source.read(&[LLM]).await;
-        assert_eq!(
-            queued(&source, &read[0]),
-            WakeReading::Unknown { why },
-            "{body:?}"
-        );
+        assert_eq!(queued(&source, &read[0]), WakeReading::Unknown { why }, "{body:?}");
     }
 }
 
@@ -102,47 +87,29 @@ async fn a_query_is_asked_once_for_all_that_share_it() {
     let unnamed = Subject { model: None, ..LLM };
     let read = source.read(&[LLM, unnamed, OTHER]).await;
     assert_eq!(queued(&source, &read[0]), held(3.0));
-    assert_eq!(
-        queued(&source, &read[1]),
-        WakeReading::Unknown {
-            why: Why::AmbiguousTenant
-        }
-    );
+    assert_eq!(queued(&source, &read[1]), WakeReading::Unknown { why: Why::AmbiguousTenant });
     assert_eq!(queued(&source, &read[2]), held(3.0));
     let requests = server.requests();
-    let [request] = requests.as_slice() else {
-        panic!("{requests:?}")
-    };
+    let [request] = requests.as_slice() else { panic!("{requests:?}") };
     assert!(request.contains("query=q%7Bm%3D%22m%22%7D&"), "{request}");
 }
 
 #[tokio::test]
 async fn f11_no_series_is_no_zero_and_a_scalar_is_a_value() {
     for (result_type, result, expected) in [
-        (
-            "vector",
-            "[]",
-            WakeReading::Unknown {
-                why: Why::NoKnownSeries,
-            },
-        ),
+        ("vector", "[]", WakeReading::Unknown { why: Why::NoKnownSeries }),
         ("scalar", r#"[1,"0"]"#, held(0.0)),
         (
             "vector",
             r#"[{"metric":{},"value":[1,"NaN"]}]"#,
-            WakeReading::Unknown {
-                why: Why::Impossible,
-            },
+            WakeReading::Unknown { why: Why::Impossible },
         ),
     ] {
         let body = format!(
             r#"{{"status":"success","data":{{"resultType":"{result_type}","result":{result}}}}}"#
         );
         let server = Server::start(Act::Answer(ok("application/json", &body))).await;
-        let source = source(
-            "{name: gw, kind: gauge, prometheus: main, query: q}",
-            &server,
-        );
+        let source = source("{name: gw, kind: gauge, prometheus: main, query: q}", &server);
         let read = source.read(&[LLM]).await;
         assert_eq!(queued(&source, &read[0]), expected, "{result}");
     }
@@ -150,14 +117,9 @@ async fn f11_no_series_is_no_zero_and_a_scalar_is_a_value() {
 
 #[tokio::test]
 async fn more_series_than_a_gateway_has_are_refused() {
-    let body: String = (0..=MAX_SERIES)
-        .map(|n| format!("queue{{n=\"{n}\"}} 0\n"))
-        .collect();
+    let body: String = (0..=MAX_SERIES).map(|n| format!("queue{{n=\"{n}\"}} 0\n")).collect();
     let server = Server::page(&body).await;
-    let source = source(
-        "{name: gw, kind: gauge, url: SERVER/metrics, metric: queue}",
-        &server,
-    );
+    let source = source("{name: gw, kind: gauge, url: SERVER/metrics, metric: queue}", &server);
     let read = source.read(&[LLM]).await;
     assert_eq!(read[0].as_ref().unwrap_err().why(), Why::TooLarge);
 }
@@ -167,8 +129,5 @@ fn a_query_without_its_prometheus_is_refused() {
     let yaml = "{name: gw, kind: gauge, prometheus: main, query: q}";
     let config: WakeSourceConfig = serde_saphyr::from_str(yaml).unwrap();
     let scraper = Scraper::new(Options::default()).unwrap();
-    assert!(matches!(
-        WakeSource::new(&config, None, &scraper),
-        Err(Error::BadAddress)
-    ));
+    assert!(matches!(WakeSource::new(&config, None, &scraper), Err(Error::BadAddress)));
 }

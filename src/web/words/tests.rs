@@ -19,10 +19,7 @@ fn by(rule: Rule, want: u32, ready: u32, waiting: Option<f64>) -> Decision {
 }
 
 fn check(decision: &Decision, spec: &Spec, expected: &str) {
-    assert_eq!(
-        summary(&decision.answer, Some(decision), Some(spec)),
-        expected
-    );
+    assert_eq!(summary(&decision.answer, Some(decision), Some(spec)), expected);
 }
 
 #[test]
@@ -45,10 +42,7 @@ fn a_queue_is_named_with_its_size_and_the_replicas_it_stands_over() {
     gateway.inputs.gateway_queued = Some(50.0);
     check(
         &gateway,
-        &Spec {
-            min: 0,
-            ..Spec::default()
-        },
+        &Spec { min: 0, ..Spec::default() },
         "1 replica = woken; no replica to wait at, 50 held by the gateway",
     );
 }
@@ -120,16 +114,10 @@ fn degraded_inputs_are_told_with_their_count_and_cause() {
 #[test]
 fn shadow_mode_tells_both_counts() {
     let mut decision = by(Rule::Queue, 5, 3, Some(12.0));
-    decision.answer = Answer::Value {
-        want: 3,
-        active: true,
-    };
+    decision.answer = Answer::Value { want: 3, active: true };
     check(
         &decision,
-        &Spec {
-            mode: Mode::Shadow,
-            ..Spec::default()
-        },
+        &Spec { mode: Mode::Shadow, ..Spec::default() },
         "5 replicas = room to clear the queue; 12 waiting over 3 replicas; \
          shadow mode answers the present 3 replicas",
     );
@@ -137,21 +125,10 @@ fn shadow_mode_tells_both_counts() {
 
 #[test]
 fn what_has_no_value_says_why() {
-    let none = Answer::Unavailable {
-        why: Unavailable::NothingKnown,
-    };
-    assert_eq!(
-        summary(&none, None, None),
-        "no answer: not even the present count is known yet"
-    );
-    let undecided = Answer::Value {
-        want: 1,
-        active: true,
-    };
-    assert_eq!(
-        summary(&undecided, None, None),
-        "not observed yet: 1 replica = the present count"
-    );
+    let none = Answer::Unavailable { why: Unavailable::NothingKnown };
+    assert_eq!(summary(&none, None, None), "no answer: not even the present count is known yet");
+    let undecided = Answer::Value { want: 1, active: true };
+    assert_eq!(summary(&undecided, None, None), "not observed yet: 1 replica = the present count");
 }
 
 #[test]
@@ -176,11 +153,7 @@ fn what_would_change_the_answer_is_told_with_numbers() {
         zero_in_ms: Some(3_600_000),
         wake_eta_ms: Some(95_000),
     };
-    let spec = Spec {
-        min: 0,
-        has_wake_source: true,
-        ..Spec::default()
-    };
+    let spec = Spec { min: 0, has_wake_source: true, ..Spec::default() };
     assert_eq!(
         next(&decision, Some(&spec)),
         [
@@ -195,36 +168,18 @@ fn what_would_change_the_answer_is_told_with_numbers() {
 #[test]
 fn bounds_and_a_missing_wake_source_are_told_as_what_stands_in_the_way() {
     let decision = by(Rule::Max, 8, 8, Some(40.0));
-    assert_eq!(
-        next(&decision, Some(&Spec::default())),
-        ["up: only with a larger maxReplicaCount"]
-    );
+    assert_eq!(next(&decision, Some(&Spec::default())), ["up: only with a larger maxReplicaCount"]);
     let idle = by(Rule::Zero, 1, 1, Some(0.0));
-    let no_wake = Spec {
-        min: 0,
-        ..Spec::default()
-    };
-    assert_eq!(
-        next(&idle, Some(&no_wake)),
-        ["zero: never without a wakeSource"]
-    );
-    let never = Spec {
-        min: 0,
-        zero_after: ZeroAfter::Never,
-        ..Spec::default()
-    };
+    let no_wake = Spec { min: 0, ..Spec::default() };
+    assert_eq!(next(&idle, Some(&no_wake)), ["zero: never without a wakeSource"]);
+    let never = Spec { min: 0, zero_after: ZeroAfter::Never, ..Spec::default() };
     assert_eq!(next(&idle, Some(&never)), ["zero: never, by zeroAfter"]);
 }
 
 #[test]
 fn numbers_are_whole_where_they_are() {
-    for (value, text) in [
-        (0.0, "0"),
-        (12.0, "12"),
-        (1.25, "1.2"),
-        (0.04, "0"),
-        (1e9, "1000000000"),
-    ] {
+    for (value, text) in [(0.0, "0"), (12.0, "12"), (1.25, "1.2"), (0.04, "0"), (1e9, "1000000000")]
+    {
         assert_eq!(number(value), text);
     }
 }

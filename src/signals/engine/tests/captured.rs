@@ -57,10 +57,7 @@ fn vllm_0_32_idle_is_a_true_zero() {
         return;
     };
     assert_eq!((sample.waiting, sample.running), (Some(0.0), Some(0.0)));
-    assert_eq!(
-        (sample.generated_tokens, sample.steps),
-        (Some(0.0), Some(0.0))
-    );
+    assert_eq!((sample.generated_tokens, sample.steps), (Some(0.0), Some(0.0)));
     assert_eq!(sample.kv_usage, Some(0.0));
 }
 
@@ -145,27 +142,18 @@ fn two_api_servers_of_one_engine_are_one_engine() {
     let Some(idle) = captured("metrics-asc2-idle.txt") else {
         return;
     };
-    assert_eq!(
-        (idle.sample.waiting, idle.sample.running),
-        (Some(0.0), Some(0.0))
-    );
+    assert_eq!((idle.sample.waiting, idle.sample.running), (Some(0.0), Some(0.0)));
     let Some(queued) = captured("metrics-asc2-queued.txt") else {
         return;
     };
-    assert_eq!(
-        (queued.sample.waiting, queued.sample.running),
-        (Some(8.0), Some(4.0))
-    );
+    assert_eq!((queued.sample.waiting, queued.sample.running), (Some(8.0), Some(4.0)));
     assert_eq!(queued.sample.kv_usage, Some(0.0014650225857648635));
     assert_eq!(queued.sample.kv_tokens, Some(1_048_576.0));
     assert_eq!(queued.dialect.ranks, 1);
     let Some(after) = captured("metrics-asc2-after.txt") else {
         return;
     };
-    assert_eq!(
-        (after.sample.finished, after.sample.steps),
-        (Some(12.0), Some(1501.0))
-    );
+    assert_eq!((after.sample.finished, after.sample.steps), (Some(12.0), Some(1501.0)));
 }
 
 #[test]
@@ -182,10 +170,7 @@ fn vllm_0_9_1_v1_is_read_by_its_old_names() {
     assert_eq!(sample.generated_tokens, Some(3437.0));
     assert_eq!(sample.finished, Some(16.0));
     assert_eq!(sample.finished_prefill_tokens, None);
-    assert_eq!(
-        (sample.itl_sum_s, sample.itl_count),
-        (Some(8.496721786999842), Some(3417.0))
-    );
+    assert_eq!((sample.itl_sum_s, sample.itl_count), (Some(8.496721786999842), Some(3417.0)));
     assert_eq!((sample.rejected, sample.asleep), (None, None));
     // generation_tokens_created 1.795965793749…e+09.
     assert_eq!(sample.started_at, Some(Moment(1_795_965_793_749)));
@@ -200,17 +185,11 @@ fn vllm_0_9_1_v1_is_read_by_its_old_names() {
     let Some(idle) = captured("metrics-0.9.1-v1-idle.txt") else {
         return;
     };
-    assert_eq!(
-        (idle.sample.waiting, idle.sample.running),
-        (Some(0.0), Some(0.0))
-    );
+    assert_eq!((idle.sample.waiting, idle.sample.running), (Some(0.0), Some(0.0)));
     let Some(after) = captured("metrics-0.9.1-v1-after.txt") else {
         return;
     };
-    assert_eq!(
-        (after.sample.finished, after.sample.steps),
-        (Some(30.0), Some(1601.0))
-    );
+    assert_eq!((after.sample.finished, after.sample.steps), (Some(30.0), Some(1601.0)));
 }
 
 #[test]
@@ -220,10 +199,7 @@ fn vllm_0_9_1_v0_is_read_without_an_engine_label() {
     };
     let sample = read.sample;
     assert_eq!((sample.waiting, sample.running), (Some(18.0), Some(4.0)));
-    assert_eq!(
-        (sample.kv_usage, sample.kv_tokens),
-        (Some(0.0), Some(1_048_576.0))
-    );
+    assert_eq!((sample.kv_usage, sample.kv_tokens), (Some(0.0), Some(1_048_576.0)));
     assert_eq!(sample.prompt_tokens, Some(505.0));
     assert_eq!(sample.generated_tokens, Some(2216.0));
     assert_eq!((sample.finished, sample.steps), (Some(8.0), Some(554.0)));
@@ -232,10 +208,7 @@ fn vllm_0_9_1_v0_is_read_without_an_engine_label() {
     let Some(after) = captured("metrics-0.9.1-v0-after.txt") else {
         return;
     };
-    assert_eq!(
-        (after.sample.finished, after.sample.waiting),
-        (Some(30.0), Some(0.0))
-    );
+    assert_eq!((after.sample.finished, after.sample.waiting), (Some(30.0), Some(0.0)));
 }
 
 #[test]
@@ -285,10 +258,7 @@ fn copies_for_each_process_are_not_summed() {
     };
     let sample = read(&page).unwrap().sample;
     assert_eq!(sample.kv_usage, Some(0.4));
-    assert_eq!(
-        (sample.running, sample.prompt_tokens),
-        (Some(4.0), Some(20.0))
-    );
+    assert_eq!((sample.running, sample.prompt_tokens), (Some(4.0), Some(20.0)));
     // Tokens have been computed, so an absent gauge is unknown, not zero.
     assert_eq!(sample.waiting, None);
 }

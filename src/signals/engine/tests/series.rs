@@ -21,14 +21,7 @@ fn a_page_and_its_series_give_the_same_sample() {
         }
         fn declared(&mut self, _name: &str) {}
     }
-    for name in [
-        "queued",
-        "dp2-queued",
-        "asc2-idle",
-        "dp2-idle",
-        "0.9.1-v0-idle",
-        "after",
-    ] {
+    for name in ["queued", "dp2-queued", "asc2-idle", "dp2-idle", "0.9.1-v0-idle", "after"] {
         let Some(page) = fixtures::page(&format!("vllm/metrics-{name}.txt")) else {
             return;
         };
@@ -46,20 +39,8 @@ fn f19_replicas_of_a_prometheus_are_copies() {
     let filter = Filter::default();
     let mut fold = SeriesFold::new(&filter);
     let replica = |name| [("pod", "p"), ("prometheus_replica", name), ("engine", "0")];
-    add(
-        &mut fold,
-        "vllm:num_requests_waiting",
-        &replica("a"),
-        10.0,
-        60_000,
-    );
-    add(
-        &mut fold,
-        "vllm:num_requests_waiting",
-        &replica("b"),
-        10.0,
-        60_000,
-    );
+    add(&mut fold, "vllm:num_requests_waiting", &replica("a"), 10.0, 60_000);
+    add(&mut fold, "vllm:num_requests_waiting", &replica("b"), 10.0, 60_000);
     assert_eq!(fold.finish().unwrap().sample.waiting, Some(10.0));
 }
 
@@ -68,27 +49,9 @@ fn of_copies_the_newest_counts() {
     let filter = Filter::default();
     let mut fold = SeriesFold::new(&filter);
     let job = |name| [("job", name), ("instance", "10.0.0.1:8000")];
-    add(
-        &mut fold,
-        "vllm:num_requests_waiting",
-        &job("a"),
-        12.0,
-        45_000,
-    );
-    add(
-        &mut fold,
-        "vllm:num_requests_waiting",
-        &job("b"),
-        3.0,
-        60_000,
-    );
-    add(
-        &mut fold,
-        "vllm:num_requests_running",
-        &job("b"),
-        4.0,
-        60_000,
-    );
+    add(&mut fold, "vllm:num_requests_waiting", &job("a"), 12.0, 45_000);
+    add(&mut fold, "vllm:num_requests_waiting", &job("b"), 3.0, 60_000);
+    add(&mut fold, "vllm:num_requests_running", &job("b"), 4.0, 60_000);
     let sample = fold.finish().unwrap().sample;
     assert_eq!((sample.waiting, sample.at), (Some(3.0), Moment(60_000)));
 }
@@ -98,32 +61,11 @@ fn ports_of_a_pod_are_ranks_and_the_oldest_load_dates_the_sample() {
     let filter = Filter::default();
     let mut fold = SeriesFold::new(&filter);
     let port = |instance| [("pod", "p"), ("instance", instance), ("engine", "0")];
-    add(
-        &mut fold,
-        "vllm:num_requests_running",
-        &port("10.0.0.1:8000"),
-        4.0,
-        60_000,
-    );
-    add(
-        &mut fold,
-        "vllm:num_requests_running",
-        &port("10.0.0.1:8001"),
-        5.0,
-        30_000,
-    );
-    add(
-        &mut fold,
-        "vllm:generation_tokens_total",
-        &port("10.0.0.1:8000"),
-        5.0,
-        70_000,
-    );
+    add(&mut fold, "vllm:num_requests_running", &port("10.0.0.1:8000"), 4.0, 60_000);
+    add(&mut fold, "vllm:num_requests_running", &port("10.0.0.1:8001"), 5.0, 30_000);
+    add(&mut fold, "vllm:generation_tokens_total", &port("10.0.0.1:8000"), 5.0, 70_000);
     let read = fold.finish().unwrap();
-    assert_eq!(
-        (read.sample.running, read.sample.at),
-        (Some(9.0), Moment(30_000))
-    );
+    assert_eq!((read.sample.running, read.sample.at), (Some(9.0), Moment(30_000)));
     assert_eq!(read.dialect.ranks, 2);
 }
 
@@ -142,13 +84,7 @@ fn f17_a_rank_suffix_is_joined_to_its_pod() {
     let filter = Filter::default();
     let mut fold = SeriesFold::new(&filter);
     for pod in ["x-rank-0", "x-rank-1"] {
-        add(
-            &mut fold,
-            "vllm:num_requests_waiting",
-            &[("pod", pod), ("engine", "0")],
-            5.0,
-            0,
-        );
+        add(&mut fold, "vllm:num_requests_waiting", &[("pod", pod), ("engine", "0")], 5.0, 0);
     }
     assert_eq!(fold.finish().unwrap().sample.waiting, Some(10.0));
 }
@@ -156,10 +92,7 @@ fn f17_a_rank_suffix_is_joined_to_its_pod() {
 #[test]
 fn no_series_and_foreign_series_are_no_engine() {
     let filter = Filter::default();
-    assert_eq!(
-        SeriesFold::new(&filter).finish(),
-        Err(PageError::NoKnownSeries)
-    );
+    assert_eq!(SeriesFold::new(&filter).finish(), Err(PageError::NoKnownSeries));
     let mut fold = SeriesFold::new(&filter);
     add(&mut fold, "up", &[("pod", "p")], 1.0, 0);
     assert_eq!(fold.finish(), Err(PageError::NoKnownSeries));
@@ -185,10 +118,6 @@ fn prometheus_names_are_the_names_that_are_read() {
 #[test]
 fn profiles_are_sorted_for_the_look_up() {
     for profile in profile::PROFILES {
-        assert!(
-            profile.rows.is_sorted_by_key(|row| row.name),
-            "{}",
-            profile.prefix
-        );
+        assert!(profile.rows.is_sorted_by_key(|row| row.name), "{}", profile.prefix);
     }
 }

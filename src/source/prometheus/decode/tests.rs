@@ -13,10 +13,7 @@ fn decode(body: &str) -> Result<Answer, Error> {
 }
 
 fn at(millis: i64, value: f64) -> Sample {
-    Sample {
-        at: Moment(millis),
-        value,
-    }
+    Sample { at: Moment(millis), value }
 }
 
 #[test]
@@ -24,13 +21,8 @@ fn a_matrix_keeps_each_samples_own_time() {
     let series = r#"[{"metric":{"pod":"a","__name__":"q"},
         "values":[[1700000000,"1"],[1700000015.781,"2.5e1"]]}]"#;
     let answer = decode(&data("matrix", series)).unwrap();
-    let [series] = answer.series.as_slice() else {
-        panic!("{answer:?}")
-    };
-    assert_eq!(
-        series.samples,
-        [at(1_700_000_000_000, 1.0), at(1_700_000_015_781, 25.0)]
-    );
+    let [series] = answer.series.as_slice() else { panic!("{answer:?}") };
+    assert_eq!(series.samples, [at(1_700_000_000_000, 1.0), at(1_700_000_015_781, 25.0)]);
     assert_eq!(series.labels.get("pod"), Some("a"));
     assert_eq!(series.labels.get("__name__"), Some("q"));
     assert_eq!(series.labels.get("p"), None);
@@ -45,10 +37,7 @@ fn a_vector_and_a_scalar_have_one_sample_each() {
     let scalar = decode(&data("scalar", r#"[1.5,"4"]"#)).unwrap();
     assert_eq!(
         scalar.series,
-        [Series {
-            labels: Labels::default(),
-            samples: vec![at(1_500, 4.0)]
-        }]
+        [Series { labels: Labels::default(), samples: vec![at(1_500, 4.0)] }]
     );
 }
 
@@ -58,11 +47,7 @@ fn values_that_are_no_finite_number_arrive_as_what_they_are() {
         "matrix",
         r#"[{"metric":{},"values":[[1,"NaN"],[2,"+Inf"],[3,"-Inf"],[4,"1e308"]]}]"#,
     ));
-    let values: Vec<f64> = answer.unwrap().series[0]
-        .samples
-        .iter()
-        .map(|s| s.value)
-        .collect();
+    let values: Vec<f64> = answer.unwrap().series[0].samples.iter().map(|s| s.value).collect();
     assert!(values[0].is_nan());
     assert_eq!(values[1..], [f64::INFINITY, f64::NEG_INFINITY, 1e308]);
 }
@@ -76,10 +61,7 @@ fn warnings_and_infos_are_counted() {
 
 #[test]
 fn native_histograms_are_passed_over() {
-    let matrix = data(
-        "matrix",
-        r#"[{"metric":{},"histograms":[[1,{"count":"1"}]]}]"#,
-    );
+    let matrix = data("matrix", r#"[{"metric":{},"histograms":[[1,{"count":"1"}]]}]"#);
     assert!(decode(&matrix).unwrap().series[0].samples.is_empty());
     let vector = data("vector", r#"[{"metric":{},"histogram":[1,{"count":"1"}]}]"#);
     assert!(decode(&vector).unwrap().series.is_empty());
@@ -124,16 +106,7 @@ fn too_many_series_are_refused_rather_than_cut() {
     };
     assert_eq!(series(MAX_SERIES).unwrap().series.len(), MAX_SERIES);
     let error = series(MAX_SERIES + 1).unwrap_err();
-    assert!(
-        matches!(
-            error,
-            Error::TooLarge {
-                limit: 100_000,
-                unit: "series"
-            }
-        ),
-        "{error:?}"
-    );
+    assert!(matches!(error, Error::TooLarge { limit: 100_000, unit: "series" }), "{error:?}");
 }
 
 proptest! {
