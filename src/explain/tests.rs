@@ -1,6 +1,7 @@
 //! `explain` against a real API, and each way in which it can fail, with what it tells to do.
 
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
 
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -15,10 +16,15 @@ use crate::web::{Access, router, serve};
 async fn scaler(access: Access) -> (SocketAddr, DropGuard) {
     let registry = registry([known("prod", "llm")]);
     publish(&tracker(&registry, "prod", "llm"), Clock::start(), 1, wanting(5));
+    serving(router(api(&registry, access))).await
+}
+
+/// Serves until the guard is dropped.
+async fn serving(router: axum::Router) -> (SocketAddr, DropGuard) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let shutdown = CancellationToken::new();
-    tokio::spawn(serve(listener, router(api(&registry, access)), shutdown.clone()));
+    tokio::spawn(serve(listener, router, shutdown.clone()));
     (address, shutdown.drop_guard())
 }
 
@@ -80,6 +86,72 @@ async fn what_the_api_says_is_read_back_whole() {
     let text = explain("prod/llm", &address.to_string(), Format::Json).await.unwrap();
     let snapshot: Snapshot = serde_json::from_str(&text).unwrap();
     assert_eq!(serde_json::to_string(&snapshot).unwrap() + "\n", text);
+}
+
+/// A terminal that others can look at.
+#[derive(Clone, Default)]
+struct Screen(Arc<Mutex<Vec<u8>>>);
+
+impl Screen {
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+impl Write for Screen {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn watching_prints_each_new_decision_once() {
+    let registry = registry([known("prod", "llm")]);
+    let tracker = tracker(&registry, "prod", "llm");
+    publish(&tracker, Clock::start(), 1, wanting(5));
+    let (address, _running) = serving(router(api(&registry, Access::default()))).await;
+    let mut watching = args("prod/llm", &address.to_string(), Format::Text);
+    watching.watch = true;
+    let screen = Screen::default();
+    let mut out = screen.clone();
+    let until = async |wanted: &str| {
+        while !screen.text().contains(wanted) {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let looking = async {
+        until("prod/llm: 5 replicas").await;
+        publish(&tracker, Clock::start(), 2, wanting(6));
+        until("prod/llm: 6 replicas").await;
+    };
+    tokio::select! {
+        ended = run(&watching, &mut out) => panic!("{ended:?}"),
+        looked = tokio::time::timeout(Duration::from_secs(30), looking) => looked.unwrap(),
+    }
+    assert_eq!(screen.text().matches("prod/llm: 5 replicas").count(), 1);
+}
+
+/// A pipe whose reader has gone.
+struct Closed;
+
+impl Write for Closed {
+    fn write(&mut self, _bytes: &[u8]) -> io::Result<usize> {
+        Err(io::ErrorKind::BrokenPipe.into())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_reader_that_has_seen_enough_is_no_fault() {
+    let (address, _running) = scaler(Access::default()).await;
+    run(&args("prod/llm", &address.to_string(), Format::Text), &mut Closed).await.unwrap();
 }
 
 #[tokio::test]

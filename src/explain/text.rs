@@ -174,12 +174,13 @@ fn members(out: &mut dyn Write, members: &[Member]) -> io::Result<()> {
     Ok(())
 }
 
-fn phase(phase: Phase) -> &'static str {
+fn phase(phase: Option<Phase>) -> &'static str {
     match phase {
-        Phase::Starting => "starting",
-        Phase::Ready => "ready",
-        Phase::NotReady => "not ready",
-        Phase::Terminating => "terminating",
+        None => "-",
+        Some(Phase::Starting) => "starting",
+        Some(Phase::Ready) => "ready",
+        Some(Phase::NotReady) => "not ready",
+        Some(Phase::Terminating) => "terminating",
     }
 }
 
