@@ -5,7 +5,7 @@
 
 mod text;
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -76,7 +76,7 @@ pub enum Error {
         /// Which.
         path: PathBuf,
         /// Why.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// Nothing answers there.
     #[error(
@@ -116,14 +116,14 @@ pub enum Error {
     },
     /// The result cannot be written.
     #[error("the result cannot be written")]
-    Write(#[source] std::io::Error),
+    Write(#[source] io::Error),
 }
 
 /// Fetches the decision and prints it to `out`; with `watch` again at each new one, for ever.
 ///
 /// # Errors
 ///
-/// When the scaler does not answer, refuses, or `out` is closed.
+/// When the scaler does not answer or refuses, or `out` fails. A closed pipe is a normal end.
 pub async fn run(args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     let client = reqwest::Client::builder()
         .timeout(ANSWER_TIMEOUT)
@@ -139,21 +139,40 @@ pub async fn run(args: &Args, out: &mut dyn Write) -> Result<(), Error> {
             .map_err(|source| Error::NotOurs { server: args.server.clone(), source })?;
         let seen = (snapshot.workload.version, snapshot.workload.answer);
         if last_seen != Some(seen) {
-            if last_seen.is_some() && args.format == Format::Text {
-                writeln!(out).map_err(Error::Write)?;
+            let shown = show(&snapshot, &body, args.format, last_seen.is_some(), out);
+            match shown.and_then(|()| out.flush()) {
+                Ok(()) => {}
+                // The reader has seen enough, as `head` does.
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+                Err(error) => return Err(Error::Write(error)),
             }
-            match args.format {
-                Format::Text => print(&snapshot, out),
-                Format::Json => out.write_all(&body).and_then(|()| out.write_all(b"\n")),
-            }
-            .and_then(|()| out.flush())
-            .map_err(Error::Write)?;
             last_seen = Some(seen);
         }
         if !args.watch {
             return Ok(());
         }
         sleep(WATCH_INTERVAL).await;
+    }
+}
+
+fn show(
+    snapshot: &Snapshot,
+    body: &[u8],
+    format: Format,
+    is_next: bool,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    match format {
+        Format::Text => {
+            if is_next {
+                writeln!(out)?;
+            }
+            print(snapshot, out)
+        }
+        Format::Json => {
+            out.write_all(body)?;
+            out.write_all(b"\n")
+        }
     }
 }
 

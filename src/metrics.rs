@@ -187,8 +187,13 @@ impl Metrics {
     pub fn scraped(&self, took: Duration, failed: Option<Why>) {
         self.scrape.observe(took.as_secs_f64());
         if let Some(why) = failed {
-            self.source_errors.get_or_create(&Kind { kind: why.label() }).inc();
+            self.failed(why);
         }
+    }
+
+    /// One read of an engine, or one query, failed, also where none was tried.
+    pub fn failed(&self, why: Why) {
+        self.source_errors.get_or_create(&Kind { kind: why.label() }).inc();
     }
 
     /// A reload of the configuration was applied or refused.

@@ -4,6 +4,7 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::io::IsTerminal as _;
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -46,7 +47,10 @@ pub enum Error {
 pub fn init(format: Format, directive: &str) -> Result<(), Error> {
     let filter = EnvFilter::try_new(directive)
         .map_err(|source| Error::Filter { directive: directive.to_owned(), source })?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr);
     match format {
         Format::Text => builder.finish().try_init(),
         Format::Json => builder.json().flatten_event(true).finish().try_init(),

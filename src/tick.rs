@@ -202,7 +202,7 @@ impl Follow {
                 trigger: format!("{:016x}", tracker.key.trigger),
                 spec: Arc::clone(&spec),
                 state: before,
-                observation,
+                observation: Arc::clone(&observation),
                 now,
                 decision: Arc::clone(&decision),
             });
@@ -214,6 +214,7 @@ impl Follow {
             decision: Some(Arc::clone(&decision)),
             spec: Some(spec),
         });
+        tracker.observed.store(Some(observation));
         Some(decision.next_tick_ms)
     }
 

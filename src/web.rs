@@ -15,6 +15,7 @@ pub mod words;
 
 use std::sync::Arc;
 
+use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
@@ -128,10 +129,11 @@ async fn workloads(
     State(shared): State<Arc<Shared>>,
     Extension(Peer(peer)): Extension<Peer>,
     headers: HeaderMap,
-    Query(query): Query<ListQuery>,
+    query: Result<Query<ListQuery>, QueryRejection>,
 ) -> Result<Json<Page>, Error> {
     let api = &shared.api;
     api.access.check(Intent::Read, peer, &headers).await?;
+    let Query(query) = query.map_err(unreadable_query)?;
     let limit = match &query.limit {
         None => PAGE_DEFAULT,
         Some(text) => text
@@ -177,12 +179,13 @@ async fn workload(
     State(shared): State<Arc<Shared>>,
     Extension(Peer(peer)): Extension<Peer>,
     headers: HeaderMap,
-    Path((namespace, name)): Path<(String, String)>,
-    Query(query): Query<SnapshotQuery>,
+    path: Result<Path<(String, String)>, PathRejection>,
+    query: Result<Query<SnapshotQuery>, QueryRejection>,
 ) -> Result<Json<Snapshot>, Error> {
     let api = &shared.api;
     api.access.check(Intent::Read, peer, &headers).await?;
-    let trackers = find(&api.registry, &WorkloadKey::new(&namespace, &name))?;
+    let Query(query) = query.map_err(unreadable_query)?;
+    let trackers = find(&api.registry, &key(path)?)?;
     let triggers: Vec<String> = trackers.iter().map(|tracker| view::trigger_id(tracker)).collect();
     let index = match &query.trigger {
         None => 0,
@@ -199,11 +202,11 @@ async fn request_wake(
     State(shared): State<Arc<Shared>>,
     Extension(Peer(peer)): Extension<Peer>,
     headers: HeaderMap,
-    Path((namespace, name)): Path<(String, String)>,
+    path: Result<Path<(String, String)>, PathRejection>,
 ) -> Result<Response, Error> {
     let api = &shared.api;
     api.access.check(Intent::Write, peer, &headers).await?;
-    let key = WorkloadKey::new(&namespace, &name);
+    let key = key(path)?;
     let trackers = find(&api.registry, &key)?;
     let tracker = trackers.first().ok_or(Error::Internal)?;
     let published = tracker.published.load_full();
@@ -215,7 +218,10 @@ async fn request_wake(
         (_, _) => WakeState::Waking,
     };
     let first_at = api.wakes.request(&key, now, state == WakeState::Ready);
-    tracing::info!(workload = %key, ?state, "wake requested");
+    // Fifty requests are one wake, and one line.
+    if first_at == now {
+        tracing::info!(workload = %key, state = state.label(), "wake requested");
+    }
     let wake = Wake::new(&key, state, published.decision.as_deref(), first_at, now);
     let retry_after = wake.retry_after_s().map(HeaderValue::from);
     let mut response = (StatusCode::ACCEPTED, Json(wake)).into_response();
@@ -225,7 +231,7 @@ async fn request_wake(
     Ok(response)
 }
 
-/// The trackers of a workload, those that have decided first.
+/// The trackers of a workload, the largest answer first.
 fn find(registry: &Registry, key: &WorkloadKey) -> Result<Vec<Arc<Tracker>>, Error> {
     let trackers = registry.trackers();
     let mut found: Vec<Arc<Tracker>> =
@@ -233,13 +239,23 @@ fn find(registry: &Registry, key: &WorkloadKey) -> Result<Vec<Arc<Tracker>>, Err
     if found.is_empty() {
         return Err(Error::UnknownWorkload(key.to_string().chars().take(520).collect()));
     }
-    let undecided = |tracker: &Tracker| match tracker.published.load().answer {
+    let answered = |tracker: &Tracker| match tracker.published.load().answer {
         Answer::Value { want, .. } => std::cmp::Reverse(Some(want)),
         Answer::Unavailable { .. } => std::cmp::Reverse(None),
     };
     // KEDA and the HPA follow the largest of several triggers, so that one is shown first.
-    found.sort_by_key(|tracker| (undecided(tracker), tracker.key.trigger));
+    found.sort_by_key(|tracker| (answered(tracker), tracker.key.trigger));
     Ok(found)
+}
+
+fn key(path: Result<Path<(String, String)>, PathRejection>) -> Result<WorkloadKey, Error> {
+    let not_text = |_rejection| Error::NoSuchPath("a name that is not UTF-8".to_owned());
+    let Path((namespace, name)) = path.map_err(not_text)?;
+    Ok(WorkloadKey::new(&namespace, &name))
+}
+
+fn unreadable_query(rejection: QueryRejection) -> Error {
+    bad_query("query", &rejection.body_text(), "each parameter once, URL-encoded")
 }
 
 fn bad_query(field: &'static str, value: &str, expected: &'static str) -> Error {

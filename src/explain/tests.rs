@@ -1,1 +1,251 @@
-//! Tests.
+//! `explain` against a real API, and each way in which it can fail, with what it tells to do.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use tokio::net::TcpListener;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::*;
+use crate::clock::Clock;
+use crate::telemetry::ErrorChain;
+use crate::web::fixtures::{api, publish, registry, tracker, wanting, workload as known};
+use crate::web::{Access, router, serve};
+
+/// Serves a registry with one decided workload until the guard is dropped.
+async fn scaler(access: Access) -> (SocketAddr, DropGuard) {
+    let registry = registry([known("prod", "llm")]);
+    publish(&tracker(&registry, "prod", "llm"), Clock::start(), 1, wanting(5));
+    serving(router(api(&registry, access))).await
+}
+
+/// Serves until the guard is dropped.
+async fn serving(router: axum::Router) -> (SocketAddr, DropGuard) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let shutdown = CancellationToken::new();
+    tokio::spawn(serve(listener, router, shutdown.clone()));
+    (address, shutdown.drop_guard())
+}
+
+/// Answers every connection with these bytes.
+async fn stranger(answer: &'static [u8]) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut request = [0_u8; 1024];
+            tokio::io::AsyncReadExt::read(&mut stream, &mut request).await.ok();
+            tokio::io::AsyncWriteExt::write_all(&mut stream, answer).await.ok();
+        }
+    });
+    address
+}
+
+fn args(name: &str, server: &str, format: Format) -> Args {
+    // The client needs a provider even for plain HTTP; `main` installs it for the process.
+    rustls::crypto::ring::default_provider().install_default().ok();
+    Args {
+        workload: workload(name).unwrap(),
+        server: server.to_owned(),
+        trigger: None,
+        token_file: None,
+        format,
+        watch: false,
+    }
+}
+
+async fn explain(name: &str, server: &str, format: Format) -> Result<String, Error> {
+    let mut out = Vec::new();
+    run(&args(name, server, format), &mut out).await?;
+    Ok(String::from_utf8(out).unwrap())
+}
+
+#[tokio::test]
+async fn a_running_scaler_is_explained() {
+    let (address, _running) = scaler(Access::default()).await;
+    // A trailing slash, and HOST:PORT as every other address of the binary is written.
+    for server in [format!("http://{address}"), format!("http://{address}/"), address.to_string()] {
+        let text = explain("prod/llm", &server, Format::Text).await.unwrap();
+        assert!(text.starts_with("prod/llm: 5 replicas, active\n  5 replicas = "), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn json_is_the_answer_of_the_api() {
+    let (address, _running) = scaler(Access::default()).await;
+    let text = explain("prod/llm", &address.to_string(), Format::Json).await.unwrap();
+    let shown: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(shown["want"], 5);
+    assert_eq!(shown["decision"]["want"], 5);
+}
+
+#[tokio::test]
+async fn what_the_api_says_is_read_back_whole() {
+    let (address, _running) = scaler(Access::default()).await;
+    let text = explain("prod/llm", &address.to_string(), Format::Json).await.unwrap();
+    let snapshot: Snapshot = serde_json::from_str(&text).unwrap();
+    assert_eq!(serde_json::to_string(&snapshot).unwrap() + "\n", text);
+}
+
+/// A terminal that others can look at.
+#[derive(Clone, Default)]
+struct Screen(Arc<Mutex<Vec<u8>>>);
+
+impl Screen {
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+impl Write for Screen {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn watching_prints_each_new_decision_once() {
+    let registry = registry([known("prod", "llm")]);
+    let tracker = tracker(&registry, "prod", "llm");
+    publish(&tracker, Clock::start(), 1, wanting(5));
+    let (address, _running) = serving(router(api(&registry, Access::default()))).await;
+    let mut watching = args("prod/llm", &address.to_string(), Format::Text);
+    watching.watch = true;
+    let screen = Screen::default();
+    let mut out = screen.clone();
+    let until = async |wanted: &str| {
+        while !screen.text().contains(wanted) {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let looking = async {
+        until("prod/llm: 5 replicas").await;
+        publish(&tracker, Clock::start(), 2, wanting(6));
+        until("prod/llm: 6 replicas").await;
+    };
+    tokio::select! {
+        ended = run(&watching, &mut out) => panic!("{ended:?}"),
+        looked = tokio::time::timeout(Duration::from_secs(30), looking) => looked.unwrap(),
+    }
+    assert_eq!(screen.text().matches("prod/llm: 5 replicas").count(), 1);
+}
+
+/// A pipe whose reader has gone.
+struct Closed;
+
+impl Write for Closed {
+    fn write(&mut self, _bytes: &[u8]) -> io::Result<usize> {
+        Err(io::ErrorKind::BrokenPipe.into())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_reader_that_has_seen_enough_is_no_fault() {
+    let (address, _running) = scaler(Access::default()).await;
+    run(&args("prod/llm", &address.to_string(), Format::Text), &mut Closed).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_unknown_workload_is_told_with_the_way_to_the_known_ones() {
+    let (address, _running) = scaler(Access::default()).await;
+    let error = explain("prod/none", &address.to_string(), Format::Text).await.unwrap_err();
+    let text = error.to_string();
+    assert!(text.starts_with("workload prod/none is not known: "), "{text}");
+    assert!(text.contains("/api/v1/workloads"), "{text}");
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_told_with_the_flag() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let error = explain("prod/llm", &address.to_string(), Format::Text).await.unwrap_err();
+    let text = ErrorChain(&error).to_string();
+    assert!(text.starts_with(&format!("no scaler answers at {address}: start one with")), "{text}");
+    assert!(text.contains("point --server at its --http-address"), "{text}");
+}
+
+#[tokio::test]
+async fn a_stranger_is_told_from_a_scaler() {
+    for answer in [
+        &b"HTTP/1.1 200 OK\r\ncontent-length: 13\r\n\r\n<html></html>"[..],
+        b"HTTP/1.1 404 Not Found\r\ncontent-length: 4\r\n\r\nnope",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}",
+    ] {
+        let address = stranger(answer).await;
+        let error = explain("prod/llm", &address.to_string(), Format::Text).await.unwrap_err();
+        assert!(matches!(error, Error::NotOurs { .. }), "{error}");
+        assert!(error.to_string().contains("use the same version here"), "{error}");
+    }
+    let address = stranger(b"SSH-2.0-OpenSSH_9.6\r\n").await;
+    let error = explain("prod/llm", &address.to_string(), Format::Text).await.unwrap_err();
+    assert!(matches!(error, Error::Unreachable { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn an_endless_answer_is_not_read_to_its_end() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let endless = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut request = [0_u8; 1024];
+        tokio::io::AsyncReadExt::read(&mut stream, &mut request).await.unwrap();
+        let head = b"HTTP/1.1 200 OK\r\ncontent-length: 99999999999\r\n\r\n";
+        tokio::io::AsyncWriteExt::write_all(&mut stream, head).await.unwrap();
+        let chunk = vec![b' '; 1024 * 1024];
+        while tokio::io::AsyncWriteExt::write_all(&mut stream, &chunk).await.is_ok() {}
+    });
+    let error = explain("prod/llm", &address.to_string(), Format::Text).await.unwrap_err();
+    assert!(matches!(error, Error::TooLarge { .. }), "{error}");
+    // The connection was given up, which ends the writer.
+    tokio::time::timeout(Duration::from_secs(10), endless).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_token_file_that_is_not_there_is_told() {
+    let mut args = args("prod/llm", "http://127.0.0.1:9", Format::Text);
+    args.token_file = Some("/nonexistent/token".into());
+    let error = run(&args, &mut Vec::new()).await.unwrap_err();
+    assert_eq!(error.to_string(), "`--token-file /nonexistent/token` cannot be read");
+}
+
+#[test]
+fn a_workload_is_namespace_and_name() {
+    assert_eq!(workload("prod/llm"), Ok(("prod".to_owned(), "llm".to_owned())));
+    for text in ["", "llm", "/llm", "prod/", "a/b/c", "prod/ll m", "prod/../x", "prod/ö"] {
+        assert_eq!(workload(text), Err(NoWorkload), "{text}");
+    }
+    assert_eq!(workload(&format!("prod/{}", "x".repeat(254))), Err(NoWorkload));
+}
+
+#[test]
+fn addresses_and_urls_lead_to_the_same_path() {
+    for (server, expected) in [
+        ("localhost:8080", "http://localhost:8080/api/v1/workloads/prod/llm"),
+        ("https://scaler.example/base/", "https://scaler.example/base/api/v1/workloads/prod/llm"),
+        ("http://[::1]:80", "http://[::1]/api/v1/workloads/prod/llm"),
+    ] {
+        let url = url(&args("prod/llm", server, Format::Text)).unwrap();
+        assert_eq!(url.as_str(), expected);
+    }
+    for server in ["", "ftp://x", "http://", "unix:///run/x", "http://a b"] {
+        let error = url(&args("prod/llm", server, Format::Text)).unwrap_err();
+        assert!(error.to_string().contains("expected a URL"), "{server}: {error}");
+    }
+}
+
+#[test]
+fn a_trigger_is_asked_for_by_its_id() {
+    let mut args = args("prod/llm", "localhost:8080", Format::Text);
+    args.trigger = Some("00ff&x".to_owned());
+    assert_eq!(url(&args).unwrap().query(), Some("trigger=00ff%26x"));
+}

@@ -59,7 +59,7 @@ fn verdict(workload: &Workload) -> String {
 }
 
 fn replicas(workload: &Workload) -> String {
-    let count = |count: Option<u32>| count.map_or("unknown".to_owned(), |count| count.to_string());
+    let count = |count: Option<u32>| count.map_or_else(unknown, |count| count.to_string());
     let bounds = match (workload.min, workload.max) {
         (Some(min), Some(max)) => format!(", bounds {min} to {max}"),
         (_, _) => String::new(),
@@ -73,8 +73,11 @@ fn replicas(workload: &Workload) -> String {
 }
 
 fn asked(snapshot: &Snapshot) -> String {
+    if snapshot.workload.paused {
+        return "not while the ScaledObject is paused".to_owned();
+    }
     if snapshot.asked.is_empty() {
-        return "never: no ScaledObject points here, or it is paused".to_owned();
+        return "never: no ScaledObject points here yet".to_owned();
     }
     let calls = snapshot.asked.iter().map(|asked| {
         let caller = if asked.caller == "hpa" { "HPA" } else { "poll" };
@@ -93,7 +96,7 @@ fn decided(workload: &Workload, decision: &Decision) -> String {
 
 fn inputs(out: &mut dyn Write, decision: &Decision, policy: Option<&Spec>) -> io::Result<()> {
     let inputs = &decision.inputs;
-    let requests = |value: Option<f64>| value.map_or("unknown".to_owned(), words::number);
+    let requests = |value: Option<f64>| value.map_or_else(unknown, words::number);
     let percent = |value: f64| format!("{:.0} %", value * 100.0);
     writeln!(out, "\nInputs")?;
     item(out, "waiting requests", &requests(inputs.waiting))?;
@@ -138,7 +141,7 @@ fn votes(out: &mut dyn Write, snapshot: &Snapshot) -> io::Result<()> {
     }
     writeln!(out, "\n  {:<12}{:>5}  why", "rule", "wants")?;
     for vote in &snapshot.votes {
-        let want = vote.want.map_or("-".to_owned(), |want| want.to_string());
+        let want = vote.want.map_or_else(none, |want| want.to_string());
         let mark = if snapshot.workload.binding == Some(vote.rule) { '*' } else { ' ' };
         let first = format!("{mark} {:<12}{want:>5}  ", vote.rule.label());
         wrapped(out, &first, &" ".repeat(21), &vote.text)?;
@@ -152,7 +155,7 @@ fn members(out: &mut dyn Write, members: &[Member]) -> io::Result<()> {
     }
     writeln!(out, "\n  {:<30}{:<12}{:>9}{:>9}  reading", "engine", "phase", "waiting", "running")?;
     for member in members {
-        let number = |value: Option<f64>| value.map_or("-".to_owned(), words::number);
+        let number = |value: Option<f64>| value.map_or_else(none, words::number);
         let age =
             member.age_ms.map_or(String::new(), |age_ms| format!(" {}", format_millis(age_ms)));
         let row = format!(
@@ -171,13 +174,23 @@ fn members(out: &mut dyn Write, members: &[Member]) -> io::Result<()> {
     Ok(())
 }
 
-fn phase(phase: Phase) -> &'static str {
+fn phase(phase: Option<Phase>) -> &'static str {
     match phase {
-        Phase::Starting => "starting",
-        Phase::Ready => "ready",
-        Phase::NotReady => "not ready",
-        Phase::Terminating => "terminating",
+        None => "-",
+        Some(Phase::Starting) => "starting",
+        Some(Phase::Ready) => "ready",
+        Some(Phase::NotReady) => "not ready",
+        Some(Phase::Terminating) => "terminating",
     }
+}
+
+fn unknown() -> String {
+    "unknown".to_owned()
+}
+
+/// In a column of numbers.
+fn none() -> String {
+    "-".to_owned()
 }
 
 /// Keeps the end, where pod names differ.

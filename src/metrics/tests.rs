@@ -48,6 +48,7 @@ fn page(format: Format) -> String {
     metrics.decided(Duration::from_micros(2));
     metrics.scraped(Duration::from_millis(3), None);
     metrics.scraped(Duration::from_secs(2), Some(Why::Timeout));
+    metrics.failed(Why::PodGone);
     metrics.config_reloaded(true);
     metrics.state_saved(false);
     metrics.line_dropped();
@@ -210,7 +211,10 @@ fn readings_are_counted_by_state_and_cause() {
 fn the_process_counts_what_happened() {
     let page = page(Format::Text);
     let one = |labels: &str| vec![(labels.to_owned(), 1.0)];
-    assert_eq!(values(&page, "ghostscaler_source_errors_total"), one(r#"kind="timeout""#));
+    let mut errors = values(&page, "ghostscaler_source_errors_total");
+    errors.sort_by(|a, b| a.0.cmp(&b.0));
+    let kinds = [r#"kind="pod_gone""#, r#"kind="timeout""#].map(|kind| (kind.to_owned(), 1.0));
+    assert_eq!(errors, kinds);
     assert_eq!(values(&page, "ghostscaler_decision_log_dropped_total"), one(""));
     assert_eq!(values(&page, "ghostscaler_decision_duration_seconds_count"), one(""));
     assert_eq!(values(&page, "ghostscaler_scrape_duration_seconds_count"), [(String::new(), 2.0)]);

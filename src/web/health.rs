@@ -102,7 +102,8 @@ mod tests {
         let _guard = runtime.enter();
         let health = Health::new(Clock::start());
         assert!(!health.is_ready());
-        health.set_ready(true);
-        assert!(health.clone().is_ready());
+        let handle = health.clone();
+        handle.set_ready(true);
+        assert!(health.is_ready());
     }
 }

@@ -21,8 +21,8 @@ use tokio_util::task::TaskTracker;
 /// people with the dashboard open fit; each costs about 20 KiB while it answers.
 pub const MAX_CONNECTIONS: usize = 256;
 
-/// Time for a whole request head, also between two requests on a kept connection. Longer than the
-/// usual scrape interval would keep idle connections, shorter would cut a slow link.
+/// Time for a whole request head, and for the next one to come on a kept connection, so that
+/// neither slow nor idle peers hold a place for long.
 pub const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Age at which a connection is ended after its present answer; one that does not take its answer

@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use super::hpa::{DEFAULT_TOLERANCE, HpaEffect, hpa_effect};
 use super::words;
-use crate::decision::{Answer, Decision, Engine, Mode, Moment, Phase, Reading, Rule, Spec, Why};
+use crate::decision::{
+    Answer, Decision, Engine, Mode, Moment, Phase, Reading, Reason, Rule, Spec, Why,
+};
 use crate::inventory::{Counted, Inventory};
 use crate::registry::{Caller, Published, Rpc, Tracker};
 
@@ -66,7 +68,7 @@ pub struct Workload {
     pub answer: Answer,
     /// One sentence for a person.
     pub summary: String,
-    /// What each rule said, for a person.
+    /// What each rule said, for a person, without those that had nothing to say.
     pub reasons: Vec<String>,
 }
 
@@ -84,7 +86,7 @@ pub struct Snapshot {
     pub asked: Vec<Asked>,
     /// Pods or endpoints, each with its reading.
     pub members: Vec<Member>,
-    /// What each rule wanted, in words; the same order as `decision.votes`.
+    /// What each rule wanted, in words, without those that had nothing to say.
     pub votes: Vec<VoteText>,
     /// What would change the answer, in words.
     pub next: Vec<String>,
@@ -125,8 +127,8 @@ pub struct Asked {
 pub struct Member {
     /// The pod's name, or the endpoint's address.
     pub id: String,
-    /// Where in its life it is.
-    pub phase: Phase,
+    /// Where in its life it is; `None` for a configured endpoint, of which only its answers tell.
+    pub phase: Option<Phase>,
     /// `fresh`, `stale` or `missing`.
     pub reading: String,
     /// Age of the sample in milliseconds.
@@ -175,6 +177,9 @@ impl Workload {
         let counted = known
             .filter(|known| known.counted == Counted::ByKubernetes)
             .map(|known| known.replicas);
+        let ready = counted.map(|counts| counts.ready);
+        let starting = counted.map(|counts| counts.starting);
+        let (min, max) = (known.map(|known| known.min), known.map(|known| known.max));
         let reasons = decision.map_or_else(Vec::new, |decision| {
             vote_texts(decision)
                 .map(|vote| format!("{}: {}", vote.rule.label(), vote.text))
@@ -187,12 +192,10 @@ impl Workload {
             want: decision.map(|decision| decision.want).or(answered),
             active,
             spec: inputs.map_or(spec, |inputs| inputs.spec),
-            ready: inputs.map(|inputs| inputs.ready).or(counted.map(|counts| counts.ready)),
-            starting: inputs
-                .map(|inputs| inputs.starting)
-                .or(counted.map(|counts| counts.starting)),
-            min: policy.map(|policy| policy.min).or(known.map(|known| known.min)),
-            max: policy.map(|policy| policy.max).or(known.map(|known| known.max)),
+            ready: inputs.map_or(ready, |inputs| Some(inputs.ready)),
+            starting: inputs.map_or(starting, |inputs| Some(inputs.starting)),
+            min: policy.map_or(min, |policy| Some(policy.min)),
+            max: policy.map_or(max, |policy| Some(policy.max)),
             waiting: inputs.and_then(|inputs| inputs.waiting),
             running: inputs.and_then(|inputs| inputs.running),
             health: decision
@@ -264,11 +267,8 @@ pub(super) fn trigger_id(tracker: &Tracker) -> String {
 }
 
 fn vote_texts(decision: &Decision) -> impl Iterator<Item = VoteText> {
-    decision.votes.iter().map(|vote| VoteText {
-        rule: vote.rule,
-        want: vote.want,
-        text: vote.reason.to_string(),
-    })
+    let said = decision.votes.iter().filter(|vote| vote.reason != Reason::Silent);
+    said.map(|vote| VoteText { rule: vote.rule, want: vote.want, text: vote.reason.to_string() })
 }
 
 fn asked(tracker: &Tracker) -> Vec<Asked> {
@@ -284,19 +284,25 @@ fn asked(tracker: &Tracker) -> Vec<Asked> {
 
 /// The members of the last observation; before the first one those of the inventory.
 fn members(tracker: &Tracker, inventory: &Inventory) -> Vec<Member> {
-    if let Some(observation) = &*tracker.observed.load() {
-        return observation.engines.iter().map(Member::observed).collect();
-    }
     let known = inventory.workloads.get(&tracker.key.workload);
-    let members = known.map_or(&[][..], |known| &known.members);
-    members.iter().map(|member| Member::unread(&member.id, member.phase)).collect()
+    let mut members: Vec<Member> = match &*tracker.observed.load() {
+        Some(observation) => observation.engines.iter().map(Member::observed).collect(),
+        None => {
+            let members = known.map_or(&[][..], |known| &known.members);
+            members.iter().map(|member| Member::unread(&member.id, member.phase)).collect()
+        }
+    };
+    if known.is_some_and(|known| known.counted == Counted::ByAnswers) {
+        members.iter_mut().for_each(|member| member.phase = None);
+    }
+    members
 }
 
 impl Member {
     fn unread(id: &str, phase: Phase) -> Member {
         Member {
             id: id.to_owned(),
-            phase,
+            phase: Some(phase),
             reading: "missing".to_owned(),
             age_ms: None,
             why: Some(Why::NotYetRead),

@@ -75,6 +75,18 @@ pub enum WakeState {
     Ready,
 }
 
+impl WakeState {
+    /// The JSON word.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            WakeState::Waking => "waking",
+            WakeState::Starting => "starting",
+            WakeState::Ready => "ready",
+        }
+    }
+}
+
 /// The answer to a wake request; a gateway can hold its requests by it, or say Retry-After.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wake {

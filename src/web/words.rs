@@ -20,7 +20,7 @@ pub fn summary(answer: &Answer, decision: Option<&Decision>, spec: Option<&Spec>
     };
     let mut sentence =
         format!("{} = {}; {}", replicas(decision.want), because(decision, spec), queue(decision));
-    if let Some(health) = health(decision.health) {
+    if let Some(health) = health(decision) {
         sentence.push_str("; ");
         sentence.push_str(&health);
     }
@@ -87,13 +87,14 @@ fn queue(decision: &Decision) -> String {
 
 /// What is not whole; `None` if everything is.
 #[must_use]
-pub fn health(health: Health) -> Option<String> {
-    match health {
+pub fn health(decision: &Decision) -> Option<String> {
+    match decision.health {
         Health::Ok => None,
         Health::Starting => Some("all replicas are starting".to_owned()),
         Health::NotYetObserved => Some("not observed yet".to_owned()),
-        Health::Degraded { why, answered, expected, .. } => Some(format!(
-            "degraded: {answered} of {expected} engines answered ({})",
+        Health::Degraded { since, why, answered, expected } => Some(format!(
+            "degraded for {}: {answered} of {expected} engines answered ({})",
+            format_millis(decision.at.millis_since(since)),
             why.sentence()
         )),
     }

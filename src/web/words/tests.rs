@@ -1,7 +1,7 @@
 //! Sentences that people read, each with the numbers that must be in it.
 
 use super::*;
-use crate::decision::{Moment, Next, Why};
+use crate::decision::{Next, Why};
 use crate::web::fixtures::wanting;
 
 /// A decision by this rule: `want` over `ready` ready ones with `waiting` requests waiting.
@@ -96,13 +96,17 @@ fn a_release_and_a_hold_by_the_ghost_score_read_differently() {
 #[test]
 fn degraded_inputs_are_told_with_their_count_and_cause() {
     let mut decision = by(Rule::Degraded, 3, 3, Some(1.0));
-    decision.health =
-        Health::Degraded { since: Moment(0), why: Why::Timeout, answered: 1, expected: 3 };
+    decision.health = Health::Degraded {
+        since: decision.at.minus_millis(100_000),
+        why: Why::Timeout,
+        answered: 1,
+        expected: 3,
+    };
     check(
         &decision,
         &Spec::default(),
         "3 replicas = the last wanted count, held while inputs are not whole; \
-         1 waiting over 3 replicas; degraded: 1 of 3 engines answered \
+         1 waiting over 3 replicas; degraded for 1m40s: 1 of 3 engines answered \
          (no answer within the deadline)",
     );
 }
