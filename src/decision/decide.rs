@@ -212,7 +212,12 @@ fn note_evidence(spec: &Spec, state: &mut State, said: &Said, step_ms: u64, now:
         .level
         .carry_trial
         .map_or(strict, |carry| (carry * missing).max(others));
-    state.evidence.note(strict, trial);
+    let span_ms = if said.level.work.is_some() {
+        WINDOW_MS
+    } else {
+        0
+    };
+    state.evidence.note(strict, trial, span_ms);
 }
 
 fn remember(

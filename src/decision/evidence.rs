@@ -93,10 +93,15 @@ impl Evidence {
         self.coverage += elapsed / (elapsed + memory) * (share.min(1.0) - self.coverage);
     }
 
-    /// Notes what this tick would have needed. Also a tick that adds no evidence may take it away.
-    pub(super) fn note(&mut self, strict: f64, trial: f64) {
-        self.strict.note(strict, self.clock_ms);
-        self.trial.note(trial, self.clock_ms);
+    /// Notes what this tick would have needed, as a mean over `span_ms`. Also a tick that adds no
+    /// evidence may take it away.
+    ///
+    /// A mean takes its span to show that demand is back; evidence starts that much later, so
+    /// that a dip shorter than the hold never passes for a whole one.
+    pub(super) fn note(&mut self, strict: f64, trial: f64, span_ms: u64) {
+        let at_ms = self.clock_ms.saturating_add(span_ms);
+        self.strict.note(strict, at_ms);
+        self.trial.note(trial, at_ms);
     }
 
     /// Notes that there was work, or that it cannot be told.
@@ -120,7 +125,7 @@ impl Evidence {
 
     /// Evidence that `m` replicas suffice, milliseconds.
     pub(super) fn for_count(&self, m: u32) -> u64 {
-        self.clock_ms - self.strict.last_above(m)
+        self.clock_ms.saturating_sub(self.strict.last_above(m))
     }
 
     /// Largest need of the last `span_ms` of evidence, if there is that much.
@@ -243,7 +248,7 @@ mod tests {
         let mut evidence = Evidence::default();
         for (step, need) in [(1, 3.0), (2, 1.5), (3, 2.5), (4, 0.5), (5, 0.5)] {
             evidence.advance(&tick(5_000, true, step * 5_000));
-            evidence.note(need, need);
+            evidence.note(need, need, 0);
         }
         // Need 2.5 was last seen at 15 s, 3.0 at 5 s; the clock stands at 25 s.
         assert_eq!(evidence.for_count(0), 0);

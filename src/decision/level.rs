@@ -46,8 +46,9 @@ pub(super) struct Level {
     pub(super) work: Option<f64>,
     /// The same over the last seconds.
     pub(super) recent_work: f64,
-    /// Of the work, what was served.
+    /// Of the work, what was served; over the last minute, and over the last seconds.
     pub(super) served: f64,
+    pub(super) recent_served: f64,
     pub(super) headroom: f64,
     /// Utilisation trusted of a replica.
     pub(super) rho: Option<f64>,
@@ -79,6 +80,7 @@ impl Level {
             work: None,
             recent_work: 0.0,
             served: 0.0,
+            recent_served: 0.0,
             headroom: 0.0,
             rho: None,
             request_s: None,
@@ -109,9 +111,15 @@ fn by_work(ask: &Ask<'_>, minute: &Means, price: &Price, figures: &Figures, band
     } else {
         0.0
     };
+    let n_live = f64::from(ask.seen.live.max(1));
     let trusted = match price.source {
         LevelSource::CostModel => {
-            let seen = TRUST_BEYOND_SEEN * figures.healthy_rate;
+            let now = if figures.healthy {
+                price.served(minute) / n_live
+            } else {
+                0.0
+            };
+            let seen = TRUST_BEYOND_SEEN * figures.healthy_rate.max(now);
             price.rho.min(seen.max(TRUST_UNSEEN * price.rho))
         }
         // Measured at saturation, not extrapolated.
@@ -126,6 +134,7 @@ fn by_work(ask: &Ask<'_>, minute: &Means, price: &Price, figures: &Figures, band
         work: Some(work),
         recent_work: ask.recent.map_or(work, |recent| price.demanded(recent)),
         served: price.served(minute),
+        recent_served: ask.recent.map_or(0.0, |recent| price.served(recent)),
         headroom,
         rho: Some(rho),
         request_s: price.request_s,

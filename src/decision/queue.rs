@@ -119,7 +119,7 @@ impl QueueState {
         }
         let (target, reason) = match (level.need, level.request_s, level.rho) {
             (Some(need), Some(request_s), Some(rho)) => {
-                backlog(ask, level, waiting, need, request_s, rho)
+                backlog(ask, level, figures, waiting, (need, request_s, rho))
             }
             (None, _, _) | (_, None, _) | (_, _, None) => {
                 if self.is_blip(queue, ask) {
@@ -152,10 +152,9 @@ impl QueueState {
 fn backlog(
     ask: &Ask<'_>,
     level: &Level,
+    figures: &Figures,
     waiting: f64,
-    need: f64,
-    request_s: f64,
-    rho: f64,
+    (need, request_s, rho): (f64, f64, f64),
 ) -> (Option<u32>, Reason) {
     let supply = ask.supply;
     let cold_start_s = seconds(supply.cold_start_ms);
@@ -163,8 +162,15 @@ fn backlog(
     let work = level.work.unwrap_or(0.0).max(level.recent_work);
     let ready = f64::from(supply.ready.saturating_sub(ask.seen.frozen));
     let waiting_s = waiting * request_s;
-    let growth_s = (work - ready * rho) * cold_start_s;
-    let work_s = waiting_s + growth_s - rho * supply.head_start_s();
+    // Under a queue a replica does more than it should be planned for; measured where it can be.
+    let saturated = figures
+        .saturation
+        .and_then(|saturation| saturation.finished)
+        .unwrap_or(0.0);
+    let each = rho.max((saturated * request_s).min(1.0));
+    let cleared = (ready * each).max(level.recent_served);
+    let growth_s = (work - cleared) * cold_start_s;
+    let work_s = waiting_s + growth_s - each * supply.head_start_s();
     if work_s <= 0.0 {
         return (None, Reason::Clears { waiting });
     }

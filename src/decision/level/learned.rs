@@ -11,7 +11,7 @@ use crate::decision::cost::CostModel;
 use crate::decision::headroom::Headroom;
 use crate::decision::number::{larger, seconds};
 use crate::decision::supply::Supply;
-use crate::decision::window::WINDOW_MS;
+use crate::decision::window::{RECENT_MS, WINDOW_MS};
 
 /// Request lengths are averaged over ten minutes of traffic: several request durations.
 const LENGTHS_S: f64 = 600.0;
@@ -23,6 +23,8 @@ const LENGTHS_STRETCH: f64 = 3.0;
 const SATURATED_S: f64 = 30.0;
 /// The highest healthy rate fades over a day, so that an early misfit does not stay.
 const HEALTHY_MEMORY_S: f64 = 86_400.0;
+/// A minute's mean speaks for a healthy replica once most of that minute was healthy.
+const HEALTHY_MS: u64 = WINDOW_MS - RECENT_MS;
 
 /// What is learned, between ticks.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -56,6 +58,8 @@ pub(in crate::decision) struct Figures {
     pub(in crate::decision) growth: f64,
     /// Highest work rate of a replica with no backlog and the SLO kept.
     pub(in crate::decision) healthy_rate: f64,
+    /// The last minute was healthy, so its rate counts too.
+    pub(in crate::decision) healthy: bool,
     /// Largest in-flight count of a replica while nothing waited.
     pub(in crate::decision) most_in_flight: Option<f64>,
     /// Most running requests of a replica: its own limit, or the highest seen with something waiting.
@@ -160,6 +164,7 @@ impl Learned {
             rows: cost.rows(),
             growth: self.headroom.growth(),
             healthy_rate: self.healthy_rate,
+            healthy: self.healthy_for_ms >= HEALTHY_MS,
             most_in_flight: self.most_in_flight,
             running_limit: self.running_limit,
             saturation: (self.saturated_s >= SATURATED_S).then_some(self.saturation),
@@ -201,7 +206,7 @@ impl Learned {
             0
         };
         self.healthy_rate *= HEALTHY_MEMORY_S / (HEALTHY_MEMORY_S + step_s);
-        if self.healthy_for_ms >= WINDOW_MS {
+        if self.healthy_for_ms >= HEALTHY_MS {
             self.healthy_rate = self.healthy_rate.max(level.served / n_live);
         }
         if healthy {

@@ -59,12 +59,15 @@ impl Price {
     }
 
     /// Work demanded: what came, where that is more than what was served. Service equals capacity
-    /// at saturation and hides the rest.
+    /// at saturation and hides the rest; and while a queue is worked off it is more than demand.
     pub(super) fn demanded(&self, means: &Means) -> f64 {
-        let arrived = self
-            .request_s
-            .map_or(0.0, |request_s| means.arrived * request_s);
-        self.served(means).max(arrived)
+        let served = self.served(means);
+        match self.request_s {
+            Some(request_s) => (served - means.drained * request_s)
+                .max(means.arrived * request_s)
+                .max(0.0),
+            None => served,
+        }
     }
 }
 

@@ -22,6 +22,8 @@ pub(in crate::decision) struct Rates {
     pub(in crate::decision) finished_generated: Option<f64>,
     /// Requests that came: finished, plus the growth of what is in flight, plus refused.
     pub(in crate::decision) arrived: Option<f64>,
+    /// Growth of what waits; negative while a queue is worked off.
+    pub(in crate::decision) queued: Option<f64>,
     /// Requests whose prompt was begun: finished plus the growth of what runs.
     pub(in crate::decision) admitted: Option<f64>,
     /// Engine steps.
@@ -54,7 +56,8 @@ impl Rates {
         };
         let finished = rate(|sample| sample.finished);
         let running = rate(|sample| sample.running);
-        let waiting = rate(|sample| sample.waiting).unwrap_or(0.0);
+        let queued = rate(|sample| sample.waiting);
+        let waiting = queued.unwrap_or(0.0);
         let rejected = rate(|sample| sample.rejected).unwrap_or(0.0);
         Some(Rates {
             prompt: rate(|sample| sample.prompt_tokens),
@@ -64,6 +67,7 @@ impl Rates {
             arrived: finished
                 .zip(running)
                 .map(|(done, grown)| done + grown + waiting + rejected),
+            queued,
             admitted: finished.zip(running).map(|(done, grown)| done + grown),
             steps: rate(|sample| sample.steps),
             preemptions: rate(|sample| sample.preemptions),
@@ -86,6 +90,7 @@ impl Rates {
         add(&mut self.finished, other.finished);
         add(&mut self.finished_generated, other.finished_generated);
         add(&mut self.arrived, other.arrived);
+        add(&mut self.queued, other.queued);
         add(&mut self.admitted, other.admitted);
         add(&mut self.steps, other.steps);
         add(&mut self.preemptions, other.preemptions);
