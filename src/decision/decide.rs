@@ -111,7 +111,7 @@ fn ask_rules(
     let ceiling = state.gpu.ask(&observation.gpu, &ask, &level, now);
     let queue_vote = state
         .queue
-        .ask(&queue, &ask, &level, &state.figures, ceiling.idle);
+        .ask(&queue, &ask, &level, &state.figures, ceiling.idle, now);
     let (kv_vote, kv_need) = kv::ask(&seen, &supply);
     let patience_ms = supply.cold_start_ms + state.ghost.hold_ms();
     let slept_at = state.zero.slept_at();
@@ -127,7 +127,7 @@ fn ask_rules(
     let (health, fresh) = health::of(state, observation, &seen, &supply, now);
 
     // Learned after the votes: it takes effect at the next tick.
-    state.queue.note(&queue, &ask, step_ms);
+    state.queue.note(&queue, &ask, now);
     let raised = ceiling.vote.want.is_some_and(|want| want > supply.base);
     state
         .gpu
@@ -197,7 +197,13 @@ fn note_evidence(spec: &Spec, state: &mut State, said: &Said, step_ms: u64, now:
     .filter_map(|vote| vote.want)
     .max()
     .map_or(0.0, f64::from);
-    let in_doubt = if seen.frozen > 0 { base } else { 0.0 };
+    // Evidence under another measure of load is none.
+    let measure_changed = state.source != said.level.source && state.last_tick.is_some();
+    let in_doubt = if seen.frozen > 0 || measure_changed {
+        base
+    } else {
+        0.0
+    };
     let others = said
         .kv_need
         .max(said.ceiling.carry)
@@ -250,6 +256,7 @@ fn remember(
         state.ghost.released(&surplus, &state.evidence, now);
     }
     state.zero.decided(want, now);
+    state.source = said.level.source;
     if said.fresh && step_ms > 0 {
         state.just_started = false;
     }

@@ -7,7 +7,7 @@ mod rates;
 use serde::{Deserialize, Serialize};
 
 use super::cost::CostModel;
-use super::number::{count_of, usable};
+use super::number::count_of;
 use super::{Engine, EngineSample, Interval, Moment, Phase, Reading, Why};
 pub(super) use rates::Rates;
 
@@ -227,15 +227,11 @@ impl Member {
     }
 
     fn waiting(&self) -> f64 {
-        self.last
-            .and_then(|sample| usable(sample.waiting))
-            .unwrap_or(0.0)
+        self.last.and_then(|sample| sample.waiting).unwrap_or(0.0)
     }
 
     fn running(&self) -> f64 {
-        self.last
-            .and_then(|sample| usable(sample.running))
-            .unwrap_or(0.0)
+        self.last.and_then(|sample| sample.running).unwrap_or(0.0)
     }
 
     fn read(
@@ -263,8 +259,9 @@ impl Member {
         };
         seen.expected += 1;
         seen.answered += 1;
-        self.take(sample, n_ready, cost);
-        self.add_to(sample, age_ms, slo, seen);
+        let sample = sample.cleaned();
+        self.take(&sample, n_ready, cost);
+        self.add_to(&sample, age_ms, slo, seen);
     }
 
     /// Moves on to a newer sample; the same sample again changes nothing.
@@ -286,7 +283,7 @@ impl Member {
             return;
         };
         let busy = |sample: &EngineSample| {
-            usable(sample.running).unwrap_or(0.0) + usable(sample.waiting).unwrap_or(0.0) > 0.0
+            sample.running.unwrap_or(0.0) + sample.waiting.unwrap_or(0.0) > 0.0
         };
         if busy(&before) && busy(sample) && rates.moved() == Some(false) {
             self.flat_ms = self.flat_ms.saturating_add(elapsed_ms);
@@ -317,7 +314,7 @@ impl Member {
             seen.asleep += 1;
             return;
         }
-        let (waiting, running) = (usable(sample.waiting), usable(sample.running));
+        let (waiting, running) = (sample.waiting, sample.running);
         if self.frozen() {
             if self.flat_ms < STUCK_MS {
                 seen.frozen += 1;
@@ -336,11 +333,11 @@ impl Member {
             let in_flight = running + waiting.unwrap_or(0.0);
             seen.most_in_flight = Some(seen.most_in_flight.unwrap_or(0.0).max(in_flight));
         }
-        if let Some(kv) = usable(sample.kv_usage).map(|kv| kv.min(1.0)) {
+        if let Some(kv) = sample.kv_usage.map(|kv| kv.min(1.0)) {
             add(&mut seen.kv_used, Some(kv));
             seen.kv_max = Some(seen.kv_max.unwrap_or(0.0).max(kv));
         }
-        let limit = usable(sample.max_running);
+        let limit = sample.max_running;
         seen.running_limit = match (seen.live, seen.running_limit, limit) {
             (1, _, limit) => limit,
             (_, Some(sum), Some(limit)) => Some(sum + limit),

@@ -149,10 +149,10 @@ impl Supply {
         f64::from(self.trusted) * seconds(self.starting_for_ms.min(self.cold_start_ms))
     }
 
-    /// `target`, but nothing beyond the present count while replicas cannot start.
+    /// `target`, but nothing beyond the spec while replicas cannot start.
     pub(super) fn orderable(&self, target: u32) -> u32 {
         if self.hopeless > 0 {
-            target.min(self.base)
+            target.min(self.ordered)
         } else {
             target
         }

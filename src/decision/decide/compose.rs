@@ -13,7 +13,7 @@ const COVERED: f64 = 0.9;
 pub(super) struct Outcome {
     /// The count, after the clamp.
     pub(super) want: u32,
-    /// What the rules asked for beyond the present count; else the present count.
+    /// What the rules asked for, within the bounds.
     pub(super) asked: u32,
     pub(super) binding: Rule,
     /// The release that was taken.
@@ -43,8 +43,7 @@ pub(super) fn compose(
         .iter()
         .filter_map(|vote| vote.want)
         .max()
-        .unwrap_or(0)
-        .max(supply.base);
+        .unwrap_or(0);
     votes.extend(
         raising
             .iter()
@@ -58,7 +57,7 @@ pub(super) fn compose(
             .zero
             .floor(spec, observation, supply, &state.evidence, covered);
     let may_release = said.fresh
-        && asked == supply.base
+        && asked <= supply.base
         && !observation.replicas.rollout
         && !said.ceiling.refuses_down;
     let surplus = state
@@ -111,10 +110,11 @@ pub(super) fn compose(
             reason: Reason::Clamped { wanted: want },
         });
     }
-    let binding = binding(&votes, clamped, asked > supply.base);
+    let released = surplus.is_some_and(|surplus| surplus.to == clamped);
+    let binding = binding(&votes, clamped, asked > supply.base, released);
     Outcome {
         want: clamped,
-        asked: asked.min(clamped.max(supply.base)),
+        asked: asked.min(clamped),
         binding,
         surplus,
         votes,
@@ -197,7 +197,7 @@ fn holding_votes(state: &State, observation: &Observation, said: &Said, votes: &
 
 /// The rule that set the count: the last of those that clamp, else the first that raised to it,
 /// else the one that keeps it.
-fn binding(votes: &[Vote], want: u32, raised: bool) -> Rule {
+fn binding(votes: &[Vote], want: u32, raised: bool, released: bool) -> Rule {
     let voted = |rule: Rule| votes.iter().any(|v| v.rule == rule && v.want == Some(want));
     let clamping = [Rule::Max, Rule::Min];
     let raising = [
@@ -218,6 +218,7 @@ fn binding(votes: &[Vote], want: u32, raised: bool) -> Rule {
     let first = |rules: &[Rule]| rules.iter().copied().find(|rule| voted(*rule));
     first(&clamping)
         .or_else(|| if raised { first(&raising) } else { None })
+        .or_else(|| released.then_some(Rule::Ghost))
         .or_else(|| first(&holding))
         .unwrap_or(Rule::Ghost)
 }

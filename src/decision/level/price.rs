@@ -35,6 +35,10 @@ impl Price {
         {
             return Some(by_cost_model(ask, minute, costs, figures));
         }
+        // Where there is something to learn from, the measure of load stays one.
+        if ask.seen.learnable {
+            return None;
+        }
         let saturation = figures.saturation?;
         let request_s = saturation.request_s();
         let (generated_s, finished_s) = match saturation.generated.filter(|rate| *rate > 0.0) {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::add;
 use crate::decision::EngineSample;
-use crate::decision::number::{seconds, usable};
+use crate::decision::number::seconds;
 
 /// Per second; `None` where the engine does not expose the counter.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -48,7 +48,7 @@ impl Rates {
         }
         let per_second = 1.0 / seconds(elapsed_ms);
         let rate = |counter: fn(&EngineSample) -> Option<f64>| {
-            Some((usable(counter(after))? - usable(counter(before))?) * per_second)
+            Some((counter(after)? - counter(before)?) * per_second)
         };
         let mean = |sum: fn(&EngineSample) -> Option<f64>, n: fn(&EngineSample) -> Option<f64>| {
             let n = rate(n).filter(|n| *n > 0.0)?;
@@ -119,7 +119,7 @@ fn restarted(before: &EngineSample, after: &EngineSample) -> bool {
     };
     started_anew
         || COUNTERS.iter().any(|counter| {
-            let pair = usable(counter(after)).zip(usable(counter(before)));
+            let pair = counter(after).zip(counter(before));
             pair.is_some_and(|(after, before)| after < before)
         })
 }
