@@ -32,6 +32,12 @@ const ERROR_ROWS: f64 = 60.0;
 const FIRST_ROWS: f64 = 5.0;
 /// Neighbouring rows are alike; ten of them tell about as much as one independent row.
 const ROWS_PER_INDEPENDENT: f64 = 10.0;
+/// No machine is quieter than this, however well the rows agree.
+const ERROR_MIN: f64 = 0.05;
+/// Relative variance of the work of a step from which it is told apart from the cost of an empty
+/// step: a spread of 14 %. Gauges and counters read at different instants make up a spread of
+/// about 4 % by themselves, which would pass for work that costs nothing.
+const VARIED: f64 = 0.02;
 /// Rows, mean error and relative standard error of the price of work that make a fit usable.
 const USABLE_ROWS: f64 = 20.0;
 const USABLE_ERROR: f64 = 0.25;
@@ -94,7 +100,12 @@ impl Interval {
     }
 
     fn features(&self) -> [f64; N] {
-        [1.0, self.prompt / self.steps, self.generated / self.steps, self.kv]
+        [
+            1.0,
+            self.prompt / self.steps,
+            self.generated / self.steps,
+            self.kv,
+        ]
     }
 }
 
@@ -111,6 +122,8 @@ pub struct CostModel {
     error: f64,
     /// Relative standard error of the priced work, from the last fit.
     spread: f64,
+    /// Relative variance of the work of a step, from the last fit.
+    varied: f64,
 }
 
 impl Default for CostModel {
@@ -122,6 +135,7 @@ impl Default for CostModel {
             rows: 0.0,
             error: ERROR_CHANGED,
             spread: 1.0,
+            varied: 0.0,
         }
     }
 }
@@ -150,7 +164,11 @@ impl CostModel {
             let share = weight / (weight + ERROR_ROWS);
             self.error += share * (error.abs().min(1.0) - self.error);
         }
-        let haste = if self.error > ERROR_CHANGED { 20.0 } else { 1.0 };
+        let haste = if self.error > ERROR_CHANGED {
+            20.0
+        } else {
+            1.0
+        };
         let keep = MEMORY_ROWS / (MEMORY_ROWS + haste * weight);
         // Relative errors are what counts: each row is scaled by its own step time.
         let scaled = features.map(|value| value / step_s);
@@ -169,9 +187,21 @@ impl CostModel {
         // part of a step that is work is their inner product with the costs.
         let mut mean = self.normal.right().map(|sum| sum / self.rows);
         mean[0] = 0.0;
-        let work: f64 = mean.iter().zip(self.costs).map(|(value, cost)| value * cost).sum();
+        let work: f64 = mean
+            .iter()
+            .zip(self.costs)
+            .map(|(value, cost)| value * cost)
+            .sum();
         let variance = self.normal.variance_along(&mean).max(0.0) * ROWS_PER_INDEPENDENT;
-        self.spread = if work > 0.0 { (self.error * variance.sqrt() / work).min(1.0) } else { 1.0 };
+        let mut prices = self.costs;
+        prices[0] = 0.0;
+        self.varied = self.normal.relative_variance(&prices);
+        let error = self.error.max(ERROR_MIN) * variance.sqrt();
+        self.spread = if work > 0.0 {
+            (error / work).min(1.0)
+        } else {
+            1.0
+        };
     }
 
     /// Predicted seconds of the interval.
@@ -181,13 +211,20 @@ impl CostModel {
     }
 
     fn predict_features(&self, features: &[f64; N]) -> f64 {
-        features.iter().zip(self.costs).map(|(value, cost)| value * cost).sum()
+        features
+            .iter()
+            .zip(self.costs)
+            .map(|(value, cost)| value * cost)
+            .sum()
     }
 
     /// Enough rows, a small error, and work told apart from the cost of an empty step.
     #[must_use]
     pub fn is_usable(&self) -> bool {
-        self.rows >= USABLE_ROWS && self.error <= USABLE_ERROR && self.spread <= USABLE_SPREAD
+        self.rows >= USABLE_ROWS
+            && self.varied >= VARIED
+            && self.error <= USABLE_ERROR
+            && self.spread <= USABLE_SPREAD
     }
 
     /// Seconds: per step, per prompt token, per generated token, per step at full KV cache.

@@ -93,10 +93,15 @@ impl Evidence {
         self.coverage += elapsed / (elapsed + memory) * (share.min(1.0) - self.coverage);
     }
 
-    /// Notes what this tick would have needed. Also a tick that adds no evidence may take it away.
-    pub(super) fn note(&mut self, strict: f64, trial: f64) {
-        self.strict.note(strict, self.clock_ms);
-        self.trial.note(trial, self.clock_ms);
+    /// Notes what this tick would have needed, as a mean over `span_ms`. Also a tick that adds no
+    /// evidence may take it away.
+    ///
+    /// A mean takes its span to show that demand is back; evidence starts that much later, so
+    /// that a dip shorter than the hold never passes for a whole one.
+    pub(super) fn note(&mut self, strict: f64, trial: f64, span_ms: u64) {
+        let at_ms = self.clock_ms.saturating_add(span_ms);
+        self.strict.note(strict, at_ms);
+        self.trial.note(trial, at_ms);
     }
 
     /// Notes that there was work, or that it cannot be told.
@@ -120,7 +125,7 @@ impl Evidence {
 
     /// Evidence that `m` replicas suffice, milliseconds.
     pub(super) fn for_count(&self, m: u32) -> u64 {
-        self.clock_ms - self.strict.last_above(m)
+        self.clock_ms.saturating_sub(self.strict.last_above(m))
     }
 
     /// Largest need of the last `span_ms` of evidence, if there is that much.
@@ -141,12 +146,19 @@ impl Needs {
     fn note(&mut self, need: f64, clock_ms: u64) {
         let steps = super::number::compact(need.clamp(0.0, 1e6)) / NEED_STEP;
         let need = steps.ceil() * NEED_STEP;
-        while self.points.back().is_some_and(|(smaller, _)| *smaller <= need) {
+        while self
+            .points
+            .back()
+            .is_some_and(|(smaller, _)| *smaller <= need)
+        {
             self.points.pop_back();
         }
         self.points.push_back((need, clock_ms));
         while self.points.len() > 1
-            && self.points.front().is_some_and(|(_, at)| at.saturating_add(MEMORY_MS) < clock_ms)
+            && self
+                .points
+                .front()
+                .is_some_and(|(_, at)| at.saturating_add(MEMORY_MS) < clock_ms)
         {
             self.points.pop_front();
         }
@@ -161,12 +173,19 @@ impl Needs {
     /// Clock of the last tick that needed more than `m`; 0 if none did.
     fn last_above(&self, m: u32) -> u64 {
         let above = |(need, _): &&(f32, u64)| f64::from(*need) > f64::from(m);
-        self.points.iter().rev().find(above).map_or(0, |(_, at)| *at)
+        self.points
+            .iter()
+            .rev()
+            .find(above)
+            .map_or(0, |(_, at)| *at)
     }
 
     fn largest_since(&self, since_ms: u64) -> f64 {
         let recent = |(_, at): &&(f32, u64)| *at > since_ms;
-        self.points.iter().find(recent).map_or(0.0, |(need, _)| f64::from(*need))
+        self.points
+            .iter()
+            .find(recent)
+            .map_or(0.0, |(need, _)| f64::from(*need))
     }
 }
 
@@ -175,7 +194,13 @@ mod tests {
     use super::*;
 
     fn tick(step_ms: u64, fresh: bool, at: i64) -> Tick {
-        Tick { step_ms, tick_ms: 5_000, hold_ms: 600_000, fresh, oldest_at: Some(Moment(at)) }
+        Tick {
+            step_ms,
+            tick_ms: 5_000,
+            hold_ms: 600_000,
+            fresh,
+            oldest_at: Some(Moment(at)),
+        }
     }
 
     #[test]
@@ -210,7 +235,11 @@ mod tests {
             evidence.advance(&tick(5_000, true, step * 5_000 / 30_000 * 30_000));
         }
         // An hour; at the start a step of 30 s is cut to 10 s until the interval is learned.
-        assert!((3_300_000..=3_600_000).contains(&evidence.clock_ms()), "{}", evidence.clock_ms());
+        assert!(
+            (3_300_000..=3_600_000).contains(&evidence.clock_ms()),
+            "{}",
+            evidence.clock_ms()
+        );
         assert!(evidence.coverage() > 0.9, "{}", evidence.coverage());
     }
 
@@ -219,7 +248,7 @@ mod tests {
         let mut evidence = Evidence::default();
         for (step, need) in [(1, 3.0), (2, 1.5), (3, 2.5), (4, 0.5), (5, 0.5)] {
             evidence.advance(&tick(5_000, true, step * 5_000));
-            evidence.note(need, need);
+            evidence.note(need, need, 0);
         }
         // Need 2.5 was last seen at 15 s, 3.0 at 5 s; the clock stands at 25 s.
         assert_eq!(evidence.for_count(0), 0);
@@ -249,6 +278,10 @@ mod tests {
         for step in 1..=1_000_i64 {
             evidence.advance(&tick(5_000, step % 5 != 0, step * 5_000));
         }
-        assert!((0.75..0.85).contains(&evidence.coverage()), "{}", evidence.coverage());
+        assert!(
+            (0.75..0.85).contains(&evidence.coverage()),
+            "{}",
+            evidence.coverage()
+        );
     }
 }

@@ -18,23 +18,37 @@ const MEMORY_STEPS: f32 = 240.0;
 /// The share of the past whose growth fits into the headroom (costmodel.md 3: p = 0.8 and 0.9 lie
 /// on one frontier of attainment against cost).
 const QUANTILE: f32 = 0.8;
-/// Steps before the learned growth replaces the assumed one.
-const MIN_STEPS: f32 = 20.0;
-/// Growth assumed until then, in √work: a seventh of one busy replica.
-const ASSUMED: f64 = 0.15;
+/// A new start stands as if this many steps (half an hour) had grown by up to the edge of this
+/// bucket, a seventh of one busy replica: a single step within the first hour is no rule.
+const ASSUMED_STEPS: f32 = 60.0;
+const ASSUMED_BUCKET: usize = 4;
 /// Work below which growth is not scaled down any further.
 const WORK_FLOOR: f64 = 0.1;
 /// Upper edges of the growth histogram, in √work. On that scale growth is alike at all levels: a
 /// ratio explodes at low work, a difference at high.
-const EDGES: [f32; 14] = [0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.4, 2.0, 3.0];
+const EDGES: [f32; 14] = [
+    0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.4, 2.0, 3.0,
+];
 
 /// The growth seen so far.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Headroom {
     work: VecDeque<f32>,
     noted_at: Option<Moment>,
     counts: [f32; EDGES.len()],
+}
+
+impl Default for Headroom {
+    fn default() -> Self {
+        let mut counts = [0.0; EDGES.len()];
+        counts[ASSUMED_BUCKET] = ASSUMED_STEPS;
+        Headroom {
+            work: VecDeque::new(),
+            noted_at: None,
+            counts,
+        }
+    }
 }
 
 impl Headroom {
@@ -51,9 +65,17 @@ impl Headroom {
         // The order itself is seen a window late, so the horizon is a cold start and a minute.
         let lag = usize::try_from((cold_start_ms + 60_000).div_ceil(STEP_MS)).unwrap_or(MAX_STEPS);
         let lag = lag.min(MAX_STEPS);
-        if let Some(before) = self.work.len().checked_sub(lag).and_then(|i| self.work.get(i)) {
+        if let Some(before) = self
+            .work
+            .len()
+            .checked_sub(lag)
+            .and_then(|i| self.work.get(i))
+        {
             let growth = compact((work - f64::from(*before)) / scale(f64::from(*before)));
-            let bucket = EDGES.iter().position(|edge| growth <= *edge).unwrap_or(EDGES.len() - 1);
+            let bucket = EDGES
+                .iter()
+                .position(|edge| growth <= *edge)
+                .unwrap_or(EDGES.len() - 1);
             for count in &mut self.counts {
                 *count *= 1.0 - 1.0 / MEMORY_STEPS;
             }
@@ -70,9 +92,6 @@ impl Headroom {
     /// The growth to provide for, in √work.
     pub(super) fn growth(&self) -> f64 {
         let total: f32 = self.counts.iter().sum();
-        if total < MIN_STEPS {
-            return ASSUMED;
-        }
         let mut below = 0.0;
         let mut lower_edge = 0.0;
         for (count, edge) in self.counts.iter().zip(EDGES) {
@@ -117,9 +136,9 @@ mod tests {
     #[test]
     fn before_enough_was_seen_the_growth_is_assumed() {
         let headroom = Headroom::default();
-        assert_eq!(headroom.growth(), 0.15);
-        // 0.15 · √4 = 0.3 replicas of work.
-        assert!((at(4.0, headroom.growth()) - 0.3).abs() < 1e-12);
+        // Four fifths into the bucket from 0.1 to 0.15: 0.14; at work 4, 0.14 · √4 = 0.28.
+        assert!((headroom.growth() - 0.14).abs() < 1e-6);
+        assert!((at(4.0, headroom.growth()) - 0.28).abs() < 1e-6);
     }
 
     #[test]

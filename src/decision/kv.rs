@@ -14,7 +14,11 @@ const SIZED_FOR: f64 = 0.85;
 
 /// The vote, and the replicas that would carry this tick's KV caches.
 pub(super) fn ask(seen: &Seen, supply: &Supply) -> (Vote, f64) {
-    let vote = |want, reason| Vote { rule: Rule::Kv, want, reason };
+    let vote = |want, reason| Vote {
+        rule: Rule::Kv,
+        want,
+        reason,
+    };
     let (Some(used), Some(fullest)) = (seen.kv_used, seen.kv_max) else {
         return (vote(None, Reason::Silent), 0.0);
     };
@@ -24,7 +28,10 @@ pub(super) fn ask(seen: &Seen, supply: &Supply) -> (Vote, f64) {
     if fullest < PRESSED || !(waits || preemptions > 0.0) {
         return (vote(None, Reason::KvFits { used }), need);
     }
-    let target = ceil_count(need).saturating_add(seen.frozen);
+    let target = ceil_count(need).saturating_add(seen.frozen + seen.asleep);
     let want = supply.orderable(supply.replace_lost(target));
-    (vote(Some(want), Reason::KvPressure { used, preemptions }), need)
+    (
+        vote(Some(want), Reason::KvPressure { used, preemptions }),
+        need,
+    )
 }

@@ -46,8 +46,9 @@ pub(super) struct Level {
     pub(super) work: Option<f64>,
     /// The same over the last seconds.
     pub(super) recent_work: f64,
-    /// Of the work, what was served.
+    /// Of the work, what was served; over the last minute, and over the last seconds.
     pub(super) served: f64,
+    pub(super) recent_served: f64,
     pub(super) headroom: f64,
     /// Utilisation trusted of a replica.
     pub(super) rho: Option<f64>,
@@ -66,7 +67,11 @@ pub(super) struct Level {
 
 impl Level {
     pub(super) fn vote(&self) -> Vote {
-        Vote { rule: Rule::Demand, want: self.want, reason: self.reason }
+        Vote {
+            rule: Rule::Demand,
+            want: self.want,
+            reason: self.reason,
+        }
     }
 
     fn silent(source: LevelSource, reason: Reason) -> Level {
@@ -75,6 +80,7 @@ impl Level {
             work: None,
             recent_work: 0.0,
             served: 0.0,
+            recent_served: 0.0,
             headroom: 0.0,
             rho: None,
             request_s: None,
@@ -100,10 +106,20 @@ pub(super) fn ask(ask: &Ask<'_>, figures: &Figures, band: &Band) -> Level {
 
 fn by_work(ask: &Ask<'_>, minute: &Means, price: &Price, figures: &Figures, band: &Band) -> Level {
     let work = price.demanded(minute);
-    let headroom = if work > NO_WORK { headroom::at(work, figures.growth) } else { 0.0 };
+    let headroom = if work > NO_WORK {
+        headroom::at(work, figures.growth)
+    } else {
+        0.0
+    };
+    let n_live = f64::from(ask.seen.live.max(1));
     let trusted = match price.source {
         LevelSource::CostModel => {
-            let seen = TRUST_BEYOND_SEEN * figures.healthy_rate;
+            let now = if figures.healthy {
+                price.served(minute) / n_live
+            } else {
+                0.0
+            };
+            let seen = TRUST_BEYOND_SEEN * figures.healthy_rate.max(now);
             price.rho.min(seen.max(TRUST_UNSEEN * price.rho))
         }
         // Measured at saturation, not extrapolated.
@@ -118,6 +134,7 @@ fn by_work(ask: &Ask<'_>, minute: &Means, price: &Price, figures: &Figures, band
         work: Some(work),
         recent_work: ask.recent.map_or(work, |recent| price.demanded(recent)),
         served: price.served(minute),
+        recent_served: ask.recent.map_or(0.0, |recent| price.served(recent)),
         headroom,
         rho: Some(rho),
         request_s: price.request_s,
@@ -125,7 +142,12 @@ fn by_work(ask: &Ask<'_>, minute: &Means, price: &Price, figures: &Figures, band
         carry: Some(load / trusted),
         carry_trial: Some(load / trial),
         want: Some(band.count(need, ask.supply.base)),
-        reason: Reason::Work { work, headroom, rho, need },
+        reason: Reason::Work {
+            work,
+            headroom,
+            rho,
+            need,
+        },
     }
 }
 
@@ -146,9 +168,15 @@ fn by_in_flight(ask: &Ask<'_>, figures: &Figures, band: &Band) -> Level {
     let nothing_waits = ask.seen.waiting.is_none_or(|waiting| waiting <= 0.0);
     level.carry = ask.seen.in_flight().map(|in_flight| {
         let need = in_flight / (IN_FLIGHT_CARRY * reference.max(1.0));
-        if nothing_waits { need } else { need.max(f64::from(ask.supply.base)) }
+        if nothing_waits {
+            need
+        } else {
+            need.max(f64::from(ask.supply.base))
+        }
     });
-    level.request_s = figures.saturation.and_then(|saturation| saturation.request_s());
+    level.request_s = figures
+        .saturation
+        .and_then(|saturation| saturation.request_s());
     if source == LevelSource::Unlearned {
         return level;
     }
@@ -156,7 +184,11 @@ fn by_in_flight(ask: &Ask<'_>, figures: &Figures, band: &Band) -> Level {
         return level;
     };
     let need = minute.in_flight / per_replica.max(f64::MIN_POSITIVE);
-    level.reason = Reason::InFlight { in_flight: minute.in_flight, per_replica, need };
+    level.reason = Reason::InFlight {
+        in_flight: minute.in_flight,
+        per_replica,
+        need,
+    };
     level.need = Some(need);
     let count = band.count(need, ask.supply.base);
     level.want = Some(if ask.spec.target_in_flight.is_some() {
@@ -196,7 +228,11 @@ impl Band {
             Some(_) | None => 0.0,
         };
         let count = ceil_count(need);
-        if need <= carried { count.min(base) } else { count }
+        if need <= carried {
+            count.min(base)
+        } else {
+            count
+        }
     }
 
     /// The smallest count that may be released to, given the largest need of the hold.
@@ -209,10 +245,16 @@ impl Band {
     }
 
     pub(super) fn released(&mut self, to: u32, largest_need: f64) {
-        *self = Band { released: Some((to, largest_need)), raised: None };
+        *self = Band {
+            released: Some((to, largest_need)),
+            raised: None,
+        };
     }
 
     pub(super) fn raised(&mut self, to: u32, need: Option<f64>) {
-        *self = Band { released: None, raised: need.map(|need| (to, need)) };
+        *self = Band {
+            released: None,
+            raised: need.map(|need| (to, need)),
+        };
     }
 }

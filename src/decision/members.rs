@@ -7,7 +7,7 @@ mod rates;
 use serde::{Deserialize, Serialize};
 
 use super::cost::CostModel;
-use super::number::{count_of, usable};
+use super::number::count_of;
 use super::{Engine, EngineSample, Interval, Moment, Phase, Reading, Why};
 pub(super) use rates::Rates;
 
@@ -127,7 +127,12 @@ impl Members {
         now: Moment,
     ) -> Seen {
         self.align(engines);
-        let mut seen = Seen { whole: true, learnable: true, slo_kept: true, ..Seen::default() };
+        let mut seen = Seen {
+            whole: true,
+            learnable: true,
+            slo_kept: true,
+            ..Seen::default()
+        };
         let ready = count_of(engines.iter().filter(|e| e.phase == Phase::Ready).count());
         for (member, engine) in self.list.iter_mut().zip(engines) {
             match engine.phase {
@@ -155,17 +160,23 @@ impl Members {
     fn align(&mut self, engines: &[Engine]) {
         let engines = engines.get(..MAX_MEMBERS).unwrap_or(engines);
         let same = self.list.len() == engines.len()
-            && self.list.iter().zip(engines).all(|(member, engine)| member.id == engine.id);
+            && self
+                .list
+                .iter()
+                .zip(engines)
+                .all(|(member, engine)| member.id == engine.id);
         if same {
             return;
         }
         let mut old = std::mem::take(&mut self.list);
         self.list = engines
             .iter()
-            .map(|engine| match old.iter().position(|member| member.id == engine.id) {
-                Some(index) => old.swap_remove(index),
-                None => Member::new(engine.id.clone()),
-            })
+            .map(
+                |engine| match old.iter().position(|member| member.id == engine.id) {
+                    Some(index) => old.swap_remove(index),
+                    None => Member::new(engine.id.clone()),
+                },
+            )
             .collect();
     }
 
@@ -174,7 +185,9 @@ impl Members {
         let live = || {
             self.list.iter().zip(engines).filter(|(member, engine)| {
                 engine.phase == Phase::Ready
-                    && engine.ready_ms.is_none_or(|ready_ms| ready_ms >= WARM_UP_MS)
+                    && engine
+                        .ready_ms
+                        .is_none_or(|ready_ms| ready_ms >= WARM_UP_MS)
                     && engine.reading.fresh().is_some()
                     && member.flat_ms < FROZEN_MS
             })
@@ -203,15 +216,22 @@ pub(super) struct Slo {
 
 impl Member {
     fn new(id: Box<str>) -> Member {
-        Member { id, starting_since: None, last: None, rates: None, flat_ms: 0, flat_samples: 0 }
+        Member {
+            id,
+            starting_since: None,
+            last: None,
+            rates: None,
+            flat_ms: 0,
+            flat_samples: 0,
+        }
     }
 
     fn waiting(&self) -> f64 {
-        self.last.and_then(|sample| usable(sample.waiting)).unwrap_or(0.0)
+        self.last.and_then(|sample| sample.waiting).unwrap_or(0.0)
     }
 
     fn running(&self) -> f64 {
-        self.last.and_then(|sample| usable(sample.running)).unwrap_or(0.0)
+        self.last.and_then(|sample| sample.running).unwrap_or(0.0)
     }
 
     fn read(
@@ -227,7 +247,9 @@ impl Member {
             Reading::Stale { why, .. } | Reading::Missing { why } => {
                 seen.whole = false;
                 let warming = self.last.is_none()
-                    && engine.ready_ms.is_some_and(|ready_ms| ready_ms < WARM_UP_MS);
+                    && engine
+                        .ready_ms
+                        .is_some_and(|ready_ms| ready_ms < WARM_UP_MS);
                 if !warming {
                     seen.expected += 1;
                     seen.why = seen.why.max(Some(*why));
@@ -237,8 +259,9 @@ impl Member {
         };
         seen.expected += 1;
         seen.answered += 1;
-        self.take(sample, n_ready, cost);
-        self.add_to(sample, age_ms, slo, seen);
+        let sample = sample.cleaned();
+        self.take(&sample, n_ready, cost);
+        self.add_to(&sample, age_ms, slo, seen);
     }
 
     /// Moves on to a newer sample; the same sample again changes nothing.
@@ -260,7 +283,7 @@ impl Member {
             return;
         };
         let busy = |sample: &EngineSample| {
-            usable(sample.running).unwrap_or(0.0) + usable(sample.waiting).unwrap_or(0.0) > 0.0
+            sample.running.unwrap_or(0.0) + sample.waiting.unwrap_or(0.0) > 0.0
         };
         if busy(&before) && busy(sample) && rates.moved() == Some(false) {
             self.flat_ms = self.flat_ms.saturating_add(elapsed_ms);
@@ -283,12 +306,15 @@ impl Member {
 
     fn add_to(&self, sample: &EngineSample, age_ms: u64, slo: Slo, seen: &mut Seen) {
         seen.age_ms = seen.age_ms.max(Some(age_ms));
-        seen.oldest_at = Some(seen.oldest_at.map_or(sample.at, |oldest| oldest.min(sample.at)));
+        seen.oldest_at = Some(
+            seen.oldest_at
+                .map_or(sample.at, |oldest| oldest.min(sample.at)),
+        );
         if sample.asleep == Some(true) {
             seen.asleep += 1;
             return;
         }
-        let (waiting, running) = (usable(sample.waiting), usable(sample.running));
+        let (waiting, running) = (sample.waiting, sample.running);
         if self.frozen() {
             if self.flat_ms < STUCK_MS {
                 seen.frozen += 1;
@@ -307,11 +333,11 @@ impl Member {
             let in_flight = running + waiting.unwrap_or(0.0);
             seen.most_in_flight = Some(seen.most_in_flight.unwrap_or(0.0).max(in_flight));
         }
-        if let Some(kv) = usable(sample.kv_usage).map(|kv| kv.min(1.0)) {
+        if let Some(kv) = sample.kv_usage.map(|kv| kv.min(1.0)) {
             add(&mut seen.kv_used, Some(kv));
             seen.kv_max = Some(seen.kv_max.unwrap_or(0.0).max(kv));
         }
-        let limit = usable(sample.max_running);
+        let limit = sample.max_running;
         seen.running_limit = match (seen.live, seen.running_limit, limit) {
             (1, _, limit) => limit,
             (_, Some(sum), Some(limit)) => Some(sum + limit),

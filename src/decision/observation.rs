@@ -4,6 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::number::usable;
 use super::{Moment, Reading};
 
 /// What one tick saw.
@@ -94,8 +95,6 @@ pub struct EngineSample {
     pub finished: Option<f64>,
     /// Counter: prompt tokens of finished requests (`_sum` of the length histogram).
     pub finished_prompt_tokens: Option<f64>,
-    /// Counter: the part of `finished_prompt_tokens` that was computed, net of prefix-cache hits.
-    pub finished_prefill_tokens: Option<f64>,
     /// Counter: generated tokens of finished requests.
     pub finished_generated_tokens: Option<f64>,
     /// Counter: requests refused by an admission limit; demand the gauges do not show.
@@ -124,6 +123,39 @@ pub struct EngineSample {
     pub started_at: Option<Moment>,
     /// Largest minus smallest `waiting` over data-parallel ranks: a routing fault, not capacity.
     pub waiting_spread: Option<f64>,
+}
+
+impl EngineSample {
+    /// The sample without what cannot be: a number that is infinite, negative or absurd is not
+    /// known.
+    pub(super) fn cleaned(mut self) -> EngineSample {
+        for number in [
+            &mut self.waiting,
+            &mut self.waiting_deferred,
+            &mut self.running,
+            &mut self.kv_usage,
+            &mut self.kv_tokens,
+            &mut self.prompt_tokens,
+            &mut self.generated_tokens,
+            &mut self.finished,
+            &mut self.finished_prompt_tokens,
+            &mut self.finished_generated_tokens,
+            &mut self.rejected,
+            &mut self.preemptions,
+            &mut self.steps,
+            &mut self.ttft_sum_s,
+            &mut self.ttft_count,
+            &mut self.queue_time_sum_s,
+            &mut self.queue_time_count,
+            &mut self.itl_sum_s,
+            &mut self.itl_count,
+            &mut self.max_running,
+            &mut self.waiting_spread,
+        ] {
+            *number = usable(*number);
+        }
+        self
+    }
 }
 
 /// GPU utilisation over the devices of ready replicas past their warm-up, one vote a device.

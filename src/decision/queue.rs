@@ -11,18 +11,20 @@ use super::members::Seen;
 use super::number::{ceil_count, seconds};
 use super::supply::Supply;
 use super::wake::Doorstep;
-use super::{Reason, Rule, Vote};
+use super::{Moment, Reason, Rule, Vote};
 
 /// Shortest time in which a backlog shall be cleared.
 const HORIZON_MIN_MS: u64 = 30_000;
 /// A queue that has stood for this long, while GPUs idle, is not cured by replicas.
 const STOOD_MS: u64 = 60_000;
 
-/// For how long something has been waiting, by fresh samples.
+/// Since when something has been waiting.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct QueueState {
-    stood_ms: u64,
+    since: Option<Moment>,
+    /// Ready replicas then.
+    ready: u32,
 }
 
 /// What waits, and where.
@@ -43,7 +45,10 @@ impl Queue {
             (Some(queued), Some(in_flight)) => (queued - in_flight).max(0.0),
             (None, _) | (_, None) => 0.0,
         };
-        Queue { waiting: seen.waiting.unwrap_or(0.0) + at_gateway, at_gateway }
+        Queue {
+            waiting: seen.waiting.unwrap_or(0.0) + at_gateway,
+            at_gateway,
+        }
     }
 
     /// Requests waiting from which one more replica would be wanted now.
@@ -66,24 +71,28 @@ impl Queue {
 
 impl QueueState {
     /// Whether a queue has stood for a minute.
-    pub(super) fn stood(&self) -> bool {
-        self.stood_ms >= STOOD_MS
+    fn stood(&self, now: Moment) -> bool {
+        self.since
+            .is_some_and(|since| now.millis_since(since) >= STOOD_MS)
     }
 
     /// Moves on by one tick.
-    pub(super) fn note(&mut self, queue: &Queue, ask: &Ask<'_>, step_ms: u64) {
-        if queue.waiting + ask.seen.stuck_waiting <= 0.0 {
-            self.stood_ms = 0;
-        } else if ask.seen.answered > 0 {
-            // At least 1: that it waits now is remembered.
-            self.stood_ms = self.stood_ms.saturating_add(step_ms.max(1));
+    pub(super) fn note(&mut self, queue: &Queue, ask: &Ask<'_>, now: Moment) {
+        let waits = queue.waiting + ask.seen.stuck_waiting > 0.0;
+        if !waits {
+            self.since = None;
+        } else if self.since.is_none() {
+            *self = QueueState {
+                since: Some(now),
+                ready: ask.supply.ready,
+            };
         }
     }
 
     /// A single request a replica that waits in a single sample is the scheduler between two
     /// steps, not a queue.
-    fn is_blip(&self, queue: &Queue, ask: &Ask<'_>) -> bool {
-        self.stood_ms == 0 && queue.waiting <= f64::from(ask.seen.live)
+    fn is_blip(&self, queue: &Queue, ask: &Ask<'_>, now: Moment) -> bool {
+        self.since.is_none_or(|since| since == now) && queue.waiting <= f64::from(ask.seen.live)
     }
 
     /// The vote for what waits.
@@ -94,14 +103,22 @@ impl QueueState {
         level: &Level,
         figures: &Figures,
         idle_gpu: Option<IdleGpu>,
+        now: Moment,
     ) -> Vote {
         let (seen, supply) = (ask.seen, ask.supply);
-        let vote = |want, reason| Vote { rule: Rule::Queue, want, reason };
+        let vote = |want, reason| Vote {
+            rule: Rule::Queue,
+            want,
+            reason,
+        };
         let waiting = queue.waiting;
         if waiting <= 0.0 {
             let reason = if seen.stuck_waiting > 0.0 {
                 let replicas = seen.frozen + seen.stuck;
-                Reason::StuckQueue { waiting: seen.stuck_waiting, replicas }
+                Reason::StuckQueue {
+                    waiting: seen.stuck_waiting,
+                    replicas,
+                }
             } else {
                 Reason::Silent
             };
@@ -109,10 +126,10 @@ impl QueueState {
         }
         let (target, reason) = match (level.need, level.request_s, level.rho) {
             (Some(need), Some(request_s), Some(rho)) => {
-                backlog(ask, level, waiting, need, request_s, rho)
+                backlog(ask, level, figures, waiting, (need, request_s, rho))
             }
             (None, _, _) | (_, None, _) | (_, _, None) => {
-                if self.is_blip(queue, ask) {
+                if self.is_blip(queue, ask, now) {
                     return vote(None, Reason::Clears { waiting });
                 }
                 unlearned(ask, figures, waiting)
@@ -121,14 +138,16 @@ impl QueueState {
         let Some(target) = target else {
             return vote(None, reason);
         };
-        if let Some(IdleGpu { busy }) = idle_gpu.filter(|_| self.stood()) {
-            return vote(Some(supply.base), Reason::NotServing { waiting, busy });
+        if let Some(IdleGpu { busy }) = idle_gpu.filter(|_| self.stood(now)) {
+            return vote(Some(supply.ordered), Reason::NotServing { waiting, busy });
         }
-        // Frozen replicas are in the count, but they serve nobody.
-        let target = target.saturating_add(seen.frozen);
+        // Frozen and sleeping replicas are in the count, but they serve nobody.
+        let target = target.saturating_add(seen.frozen + seen.asleep);
         if seen.idle_beside_queue > 0 && queue.at_gateway <= 0.0 {
             let idle = seen.idle_beside_queue;
-            let one_more = supply.ready.saturating_add(1);
+            // One more in all, not one more each time that the last one has started.
+            let from = self.since.map_or(supply.ready, |_| self.ready);
+            let one_more = from.saturating_add(1);
             if target > one_more {
                 return vote(Some(one_more), Reason::Imbalance { waiting, idle });
             }
@@ -142,47 +161,81 @@ impl QueueState {
 fn backlog(
     ask: &Ask<'_>,
     level: &Level,
+    figures: &Figures,
     waiting: f64,
-    need: f64,
-    request_s: f64,
-    rho: f64,
+    (need, request_s, rho): (f64, f64, f64),
 ) -> (Option<u32>, Reason) {
     let supply = ask.supply;
     let cold_start_s = seconds(supply.cold_start_ms);
     // While something waits, the last seconds tell a step sooner than the last minute.
     let work = level.work.unwrap_or(0.0).max(level.recent_work);
-    let ready = f64::from(supply.ready.saturating_sub(ask.seen.frozen));
+    let ready = f64::from(serving(ask));
     let waiting_s = waiting * request_s;
-    let growth_s = (work - ready * rho) * cold_start_s;
-    let work_s = waiting_s + growth_s - rho * supply.head_start_s();
+    // Under a queue a replica does more than it should be planned for; measured where it can be.
+    let saturated = figures
+        .saturation
+        .and_then(|saturation| saturation.finished)
+        .unwrap_or(0.0);
+    let each = rho.max((saturated * request_s).min(1.0));
+    let cleared = (ready * each).max(level.recent_served);
+    let growth_s = (work - cleared) * cold_start_s;
+    let work_s = waiting_s + growth_s - each * supply.head_start_s();
     if work_s <= 0.0 {
         return (None, Reason::Clears { waiting });
     }
     let horizon_ms = supply.cold_start_ms.max(HORIZON_MIN_MS);
     let need = need.max((work + level.headroom) / rho);
     let target = ceil_count(need + work_s / seconds(horizon_ms));
-    (Some(target), Reason::Backlog { waiting, work_s, horizon_ms })
+    (
+        Some(target),
+        Reason::Backlog {
+            waiting,
+            work_s,
+            horizon_ms,
+        },
+    )
 }
 
 /// Not learned: what the ready replicas do not finish in time needs others like them.
 fn unlearned(ask: &Ask<'_>, figures: &Figures, waiting: f64) -> (Option<u32>, Reason) {
     let (seen, supply) = (ask.seen, ask.supply);
-    let ready = supply.ready.saturating_sub(seen.frozen);
+    let ready = serving(ask);
     let per_replica = match ask.spec.target_in_flight {
         Some(target) => target,
         None => seen.running.unwrap_or(0.0) / f64::from(ready.max(1)),
     };
     if per_replica <= 0.0 {
         // Nothing runs, or it cannot be read: a replica's size is not known, so one more.
-        let reason = Reason::Waiting { waiting, cleared: 0.0, per_replica: 0.0 };
+        let reason = Reason::Waiting {
+            waiting,
+            cleared: 0.0,
+            per_replica: 0.0,
+        };
         return (Some(ready.saturating_add(1)), reason);
     }
     let horizon_s = seconds(supply.cold_start_ms.max(HORIZON_MIN_MS));
-    let rate = figures.saturation.and_then(|saturation| saturation.finished).unwrap_or(0.0);
+    let rate = figures
+        .saturation
+        .and_then(|saturation| saturation.finished)
+        .unwrap_or(0.0);
     let cleared = (rate * f64::from(ready) * horizon_s).min(waiting);
     let target = match ask.spec.target_in_flight {
         Some(target) => ceil_count((seen.running.unwrap_or(0.0) + waiting) / target),
         None => ready.saturating_add(ceil_count((waiting - cleared) / per_replica.max(1.0))),
     };
-    (Some(target), Reason::Waiting { waiting, cleared, per_replica })
+    (
+        Some(target),
+        Reason::Waiting {
+            waiting,
+            cleared,
+            per_replica,
+        },
+    )
+}
+
+/// Ready replicas that serve.
+fn serving(ask: &Ask<'_>) -> u32 {
+    ask.supply
+        .ready
+        .saturating_sub(ask.seen.frozen + ask.seen.asleep)
 }

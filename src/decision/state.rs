@@ -5,7 +5,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Moment;
 use super::cost::CostModel;
 use super::evidence::Evidence;
 use super::ghost::Ghost;
@@ -17,6 +16,7 @@ use super::supply::SupplyState;
 use super::wake::WakeState;
 use super::window::Window;
 use super::zero::ZeroState;
+use super::{LevelSource, Moment};
 
 /// The memory of one workload. [`State::default`] is a new start, which knows nothing.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -34,6 +34,8 @@ pub struct State {
     pub(super) want: Option<u32>,
     pub(super) degraded_since: Option<Moment>,
     pub(super) lost_since: Option<Moment>,
+    /// Where the level came from at the last tick.
+    pub(super) source: LevelSource,
     pub(super) told: Told,
     pub(super) members: Members,
     pub(super) window: Window,
@@ -101,6 +103,7 @@ impl Default for State {
             want: None,
             degraded_since: None,
             lost_since: None,
+            source: LevelSource::default(),
             told: Told::default(),
             members: Members::default(),
             window: Window::default(),

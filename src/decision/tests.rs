@@ -1,1 +1,17 @@
-//! Tests of the decision core.
+//! Tests of the decision core: properties, rule sentences, field cases, worked values.
+//!
+//! Pure like the core: a simulated fleet stands in for engines and for the HPA.
+
+mod build;
+mod cost_model;
+mod field;
+mod fleet;
+mod fleet_runs;
+mod fuzz;
+mod gpu;
+mod hold;
+mod properties;
+mod queue;
+mod state;
+mod supply;
+mod zero;

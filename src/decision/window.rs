@@ -16,7 +16,7 @@ pub(super) const WINDOW_MS: u64 = 60_000;
 /// Span of the mean that leads while something waits.
 pub(super) const RECENT_MS: u64 = 15_000;
 const SLOT_MS: u64 = 5_000;
-const FLOWS: usize = 7;
+const FLOWS: usize = 8;
 
 /// The slots of the last minute, oldest first: at most thirteen of five seconds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -43,6 +43,8 @@ pub(super) struct Means {
     pub(super) finished: f64,
     /// Requests arrived per second.
     pub(super) arrived: f64,
+    /// Requests per second by which a queue was worked off.
+    pub(super) drained: f64,
     /// Requests in flight.
     pub(super) in_flight: f64,
     /// Requests running.
@@ -66,6 +68,7 @@ impl Window {
             seen.rates.generated,
             seen.rates.finished,
             seen.rates.arrived,
+            seen.rates.queued.map(|growth| -growth),
             seen.in_flight(),
             seen.running,
             seen.kv_used,
@@ -80,15 +83,23 @@ impl Window {
                 }
             }
             Some(_) | None => {
-                self.slots.push_back(Slot { end: now, span_ms: step_ms, sums: flows });
+                self.slots.push_back(Slot {
+                    end: now,
+                    span_ms: step_ms,
+                    sums: flows,
+                });
             }
         }
-        while self.slots.front().is_some_and(|slot| now.millis_since(slot.end) >= WINDOW_MS) {
+        while self
+            .slots
+            .front()
+            .is_some_and(|slot| now.millis_since(slot.end) >= WINDOW_MS)
+        {
             self.slots.pop_front();
         }
     }
 
-    /// Means over the last `span_ms`, if at least half of it has been seen.
+    /// Means over the last `span_ms`, if it has been seen whole but for a slot.
     pub(super) fn means(&self, span_ms: u64) -> Option<Means> {
         let mut covered_ms = 0;
         let mut sums = [0.0; FLOWS];
@@ -101,11 +112,28 @@ impl Window {
                 *sum += f64::from(part);
             }
         }
-        if covered_ms < span_ms / 2 {
+        if covered_ms + SLOT_MS < span_ms {
             return None;
         }
-        let [prompt, generated, finished, arrived, in_flight, running, kv_used] =
-            sums.map(|sum| (sum / seconds(covered_ms)).max(0.0));
-        Some(Means { prompt, generated, finished, arrived, in_flight, running, kv_used })
+        let [
+            prompt,
+            generated,
+            finished,
+            arrived,
+            drained,
+            in_flight,
+            running,
+            kv_used,
+        ] = sums.map(|sum| (sum / seconds(covered_ms)).max(0.0));
+        Some(Means {
+            prompt,
+            generated,
+            finished,
+            arrived,
+            drained,
+            in_flight,
+            running,
+            kv_used,
+        })
     }
 }

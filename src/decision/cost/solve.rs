@@ -7,8 +7,10 @@ use serde::{Deserialize, Serialize};
 /// Unknowns.
 pub(super) const N: usize = 4;
 /// Ridge relative to the diagonal: what the rows do not tell apart is shared out evenly instead of
-/// blown up. 10^-4 moves a well told cost by less than the noise of a shared machine.
-const RIDGE: f64 = 1e-4;
+/// blown up. It moves a well told cost by far less than the noise of a shared machine.
+const RIDGE: f64 = 1e-5;
+/// Ridge under a variance: small enough that what is not told apart shows as uncertain.
+const RIDGE_VARIANCE: f64 = 1e-8;
 
 /// Normal equations: `left · costs = right`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -37,10 +39,12 @@ impl Normal {
     pub(super) fn solve(&self) -> [f64; N] {
         let mut free = std::array::from_fn(|i| self.left[i][i] > 0.0);
         loop {
-            let costs = self.solve_free(&free, &self.right);
-            let lowest = (0..N).filter(|i| free[*i] && costs[*i] < 0.0).min_by(|i, j| {
-                (costs[*i] * self.scale(*i)).total_cmp(&(costs[*j] * self.scale(*j)))
-            });
+            let costs = self.solve_free(&free, &self.right, RIDGE);
+            let lowest = (0..N)
+                .filter(|i| free[*i] && costs[*i] < 0.0)
+                .min_by(|i, j| {
+                    (costs[*i] * self.scale(*i)).total_cmp(&(costs[*j] * self.scale(*j)))
+                });
             match lowest {
                 Some(lowest) => free[lowest] = false,
                 None => return costs,
@@ -51,8 +55,22 @@ impl Normal {
     /// `directionᵀ · left⁻¹ · direction`: the variance of a prediction per unit of error².
     pub(super) fn variance_along(&self, direction: &[f64; N]) -> f64 {
         let free = std::array::from_fn(|i| self.left[i][i] > 0.0);
-        let solved = self.solve_free(&free, direction);
+        let solved = self.solve_free(&free, direction, RIDGE_VARIANCE);
         solved.iter().zip(direction).map(|(a, b)| a * b).sum()
+    }
+
+    /// Relative variance of `prices · features` over the rows, whose first feature is constant.
+    pub(super) fn relative_variance(&self, prices: &[f64; N]) -> f64 {
+        let priced = self
+            .left
+            .map(|row| row.iter().zip(prices).map(|(a, b)| a * b).sum::<f64>());
+        let squares: f64 = priced.iter().zip(prices).map(|(a, b)| a * b).sum();
+        let mean = priced[0];
+        if mean > 0.0 {
+            (squares * self.left[0][0] / (mean * mean) - 1.0).max(0.0)
+        } else {
+            0.0
+        }
     }
 
     fn scale(&self, i: usize) -> f64 {
@@ -60,7 +78,7 @@ impl Normal {
     }
 
     /// Solves among the free unknowns by Cholesky on the matrix scaled to a unit diagonal.
-    fn solve_free(&self, free: &[bool; N], right: &[f64; N]) -> [f64; N] {
+    fn solve_free(&self, free: &[bool; N], right: &[f64; N], ridge: f64) -> [f64; N] {
         let mut lower = [[0.0; N]; N];
         let mut solution = [0.0; N];
         for i in 0..N {
@@ -73,13 +91,16 @@ impl Normal {
                 }
                 let mut sum = self.left[i][j] / (self.scale(i) * self.scale(j));
                 if i == j {
-                    sum += RIDGE;
+                    sum += ridge;
                 }
                 for (a, b) in lower[i].iter().zip(&lower[j]).take(j) {
                     sum -= a * b;
                 }
-                lower[i][j] =
-                    if i == j { sum.max(RIDGE * RIDGE).sqrt() } else { sum / lower[j][j] };
+                lower[i][j] = if i == j {
+                    sum.max(ridge * ridge).sqrt()
+                } else {
+                    sum / lower[j][j]
+                };
             }
             let known: f64 = (0..i).map(|j| lower[i][j] * solution[j]).sum();
             solution[i] = (right[i] / self.scale(i) - known) / lower[i][i];

@@ -11,7 +11,7 @@ use crate::decision::cost::CostModel;
 use crate::decision::headroom::Headroom;
 use crate::decision::number::{larger, seconds};
 use crate::decision::supply::Supply;
-use crate::decision::window::WINDOW_MS;
+use crate::decision::window::{RECENT_MS, WINDOW_MS};
 
 /// Request lengths are averaged over ten minutes of traffic: several request durations.
 const LENGTHS_S: f64 = 600.0;
@@ -23,6 +23,8 @@ const LENGTHS_STRETCH: f64 = 3.0;
 const SATURATED_S: f64 = 30.0;
 /// The highest healthy rate fades over a day, so that an early misfit does not stay.
 const HEALTHY_MEMORY_S: f64 = 86_400.0;
+/// A minute's mean speaks for a healthy replica once most of that minute was healthy.
+const HEALTHY_MS: u64 = WINDOW_MS - RECENT_MS;
 
 /// What is learned, between ticks.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -56,6 +58,8 @@ pub(in crate::decision) struct Figures {
     pub(in crate::decision) growth: f64,
     /// Highest work rate of a replica with no backlog and the SLO kept.
     pub(in crate::decision) healthy_rate: f64,
+    /// The last minute was healthy, so its rate counts too.
+    pub(in crate::decision) healthy: bool,
     /// Largest in-flight count of a replica while nothing waited.
     pub(in crate::decision) most_in_flight: Option<f64>,
     /// Most running requests of a replica: its own limit, or the highest seen with something waiting.
@@ -75,7 +79,11 @@ pub(in crate::decision) struct Figures {
 impl Figures {
     /// `count`, but at most one replica beyond the spec, and that only once a cold start.
     pub(super) fn one_a_cold_start(&self, count: u32, supply: &Supply) -> u32 {
-        let limit = if self.may_step { supply.ordered.saturating_add(1) } else { 0 };
+        let limit = if self.may_step {
+            supply.ordered.saturating_add(1)
+        } else {
+            0
+        };
         count.min(limit.max(supply.base))
     }
 }
@@ -91,7 +99,9 @@ pub(in crate::decision) struct Saturation {
 impl Saturation {
     /// Engine seconds of one request.
     pub(in crate::decision) fn request_s(&self) -> Option<f64> {
-        self.finished.filter(|rate| *rate > 0.0).map(|rate| 1.0 / rate)
+        self.finished
+            .filter(|rate| *rate > 0.0)
+            .map(|rate| 1.0 / rate)
     }
 }
 
@@ -154,13 +164,16 @@ impl Learned {
             rows: cost.rows(),
             growth: self.headroom.growth(),
             healthy_rate: self.healthy_rate,
+            healthy: self.healthy_for_ms >= HEALTHY_MS,
             most_in_flight: self.most_in_flight,
             running_limit: self.running_limit,
             saturation: (self.saturated_s >= SATURATED_S).then_some(self.saturation),
             request: self.lengths.of_a_request(),
             request_s: self.request_s,
             trial: self.trial,
-            may_step: self.stepped_at.is_none_or(|at| now.millis_since(at) >= cold_start_ms),
+            may_step: self
+                .stepped_at
+                .is_none_or(|at| now.millis_since(at) >= cold_start_ms),
         }
     }
 
@@ -187,9 +200,13 @@ impl Learned {
             self.headroom.note(work, ask.supply.cold_start_ms, now);
         }
         let healthy = seen.whole && queued <= 0.0 && seen.slo_kept && seen.live > 0;
-        self.healthy_for_ms = if healthy { self.healthy_for_ms.saturating_add(step_ms) } else { 0 };
+        self.healthy_for_ms = if healthy {
+            self.healthy_for_ms.saturating_add(step_ms)
+        } else {
+            0
+        };
         self.healthy_rate *= HEALTHY_MEMORY_S / (HEALTHY_MEMORY_S + step_s);
-        if self.healthy_for_ms >= WINDOW_MS {
+        if self.healthy_for_ms >= HEALTHY_MS {
             self.healthy_rate = self.healthy_rate.max(level.served / n_live);
         }
         if healthy {

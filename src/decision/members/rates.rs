@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::add;
 use crate::decision::EngineSample;
-use crate::decision::number::{seconds, usable};
+use crate::decision::number::seconds;
 
 /// Per second; `None` where the engine does not expose the counter.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -22,6 +22,8 @@ pub(in crate::decision) struct Rates {
     pub(in crate::decision) finished_generated: Option<f64>,
     /// Requests that came: finished, plus the growth of what is in flight, plus refused.
     pub(in crate::decision) arrived: Option<f64>,
+    /// Growth of what waits; negative while a queue is worked off.
+    pub(in crate::decision) queued: Option<f64>,
     /// Requests whose prompt was begun: finished plus the growth of what runs.
     pub(in crate::decision) admitted: Option<f64>,
     /// Engine steps.
@@ -46,7 +48,7 @@ impl Rates {
         }
         let per_second = 1.0 / seconds(elapsed_ms);
         let rate = |counter: fn(&EngineSample) -> Option<f64>| {
-            Some((usable(counter(after))? - usable(counter(before))?) * per_second)
+            Some((counter(after)? - counter(before)?) * per_second)
         };
         let mean = |sum: fn(&EngineSample) -> Option<f64>, n: fn(&EngineSample) -> Option<f64>| {
             let n = rate(n).filter(|n| *n > 0.0)?;
@@ -54,14 +56,18 @@ impl Rates {
         };
         let finished = rate(|sample| sample.finished);
         let running = rate(|sample| sample.running);
-        let waiting = rate(|sample| sample.waiting).unwrap_or(0.0);
+        let queued = rate(|sample| sample.waiting);
+        let waiting = queued.unwrap_or(0.0);
         let rejected = rate(|sample| sample.rejected).unwrap_or(0.0);
         Some(Rates {
             prompt: rate(|sample| sample.prompt_tokens),
             generated: rate(|sample| sample.generated_tokens),
             finished,
             finished_generated: rate(|sample| sample.finished_generated_tokens),
-            arrived: finished.zip(running).map(|(done, grown)| done + grown + waiting + rejected),
+            arrived: finished
+                .zip(running)
+                .map(|(done, grown)| done + grown + waiting + rejected),
+            queued,
             admitted: finished.zip(running).map(|(done, grown)| done + grown),
             steps: rate(|sample| sample.steps),
             preemptions: rate(|sample| sample.preemptions),
@@ -84,6 +90,7 @@ impl Rates {
         add(&mut self.finished, other.finished);
         add(&mut self.finished_generated, other.finished_generated);
         add(&mut self.arrived, other.arrived);
+        add(&mut self.queued, other.queued);
         add(&mut self.admitted, other.admitted);
         add(&mut self.steps, other.steps);
         add(&mut self.preemptions, other.preemptions);
@@ -112,7 +119,7 @@ fn restarted(before: &EngineSample, after: &EngineSample) -> bool {
     };
     started_anew
         || COUNTERS.iter().any(|counter| {
-            let pair = usable(counter(after)).zip(usable(counter(before)));
+            let pair = counter(after).zip(counter(before));
             pair.is_some_and(|(after, before)| after < before)
         })
 }

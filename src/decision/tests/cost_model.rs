@@ -1,0 +1,298 @@
+//! The cost model: what it learns, what it refuses, and how it does on a real engine.
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+use super::fleet::{Dice, TRUTH, learned};
+use crate::decision::{CostModel, EngineSample, Interval, Moment};
+
+fn interval(seconds: f64, steps: f64, prompt: f64, generated: f64, kv: f64) -> Interval {
+    Interval {
+        seconds,
+        steps,
+        prompt,
+        generated,
+        kv,
+    }
+}
+
+fn sample(at_ms: i64, steps: f64, generated: f64, running: f64) -> EngineSample {
+    EngineSample {
+        at: Moment(at_ms),
+        running: Some(running),
+        kv_usage: Some(0.1),
+        steps: Some(steps),
+        prompt_tokens: Some(0.0),
+        generated_tokens: Some(generated),
+        ..EngineSample::default()
+    }
+}
+
+#[test]
+fn a_linear_engine_is_identified() {
+    let model = learned(&TRUTH);
+    assert!(model.is_usable());
+    // 20 ms of prompts, 16 ms of tokens, 10 ms for the step itself: 46 ms.
+    let seen = interval(46.0, 1_000.0, 200_000.0, 16_000.0, 0.08);
+    assert!(
+        (model.predict(&seen) / 46.0 - 1.0).abs() < 0.02,
+        "{}",
+        model.predict(&seen)
+    );
+    let [step_s, prompt_s, token_s, kv_s] = model.costs();
+    assert!((step_s / 0.010 - 1.0).abs() < 0.05, "{step_s}");
+    assert!((prompt_s / 0.000_1 - 1.0).abs() < 0.05, "{prompt_s}");
+    // Here KV use is 0.005 per running request, so the two prices are told apart only together.
+    assert!(
+        ((token_s + 0.005 * kv_s) / 0.001 - 1.0).abs() < 0.05,
+        "{token_s} {kv_s}"
+    );
+}
+
+#[test]
+fn a_new_model_is_not_usable() {
+    assert!(!CostModel::default().is_usable());
+    assert_eq!(CostModel::default().costs(), [0.0; 4]);
+}
+
+#[test]
+fn constant_load_does_not_tell_work_from_the_cost_of_a_step() {
+    let mut model = CostModel::default();
+    for _ in 0..1_000 {
+        model.observe(&interval(5.0, 250.0, 500.0, 2_500.0, 0.05), 1.0);
+        model.refit();
+    }
+    assert!(
+        !model.is_usable(),
+        "error {} spread {}",
+        model.error(),
+        model.spread()
+    );
+}
+
+#[test]
+fn costs_are_never_negative() {
+    let mut model = CostModel::default();
+    let mut dice = Dice(7);
+    for _ in 0..500 {
+        let steps = 10.0 + 500.0 * dice.roll();
+        let row = interval(
+            5.0,
+            steps,
+            1e4 * dice.roll(),
+            1e4 * dice.roll(),
+            dice.roll(),
+        );
+        model.observe(&row, 1.0);
+        model.refit();
+        assert!(
+            model
+                .costs()
+                .iter()
+                .all(|cost| *cost >= 0.0 && cost.is_finite())
+        );
+    }
+}
+
+#[test]
+fn intervals_with_idle_gaps_hardly_move_the_fit() {
+    let mut model = learned(&TRUTH);
+    let seen = interval(5.0, 250.0, 0.0, 2_500.0, 0.05);
+    let before = model.predict(&seen);
+    for _ in 0..100 {
+        // Ten running, but the engine rested for three quarters of the time.
+        model.observe(&interval(20.0, 250.0, 0.0, 2_500.0, 0.05), 1.0);
+        model.refit();
+    }
+    let after = model.predict(&seen);
+    assert!((after / before - 1.0).abs() < 0.15, "{before} {after}");
+}
+
+/// Four hours, because rows far off the fit may as well be idle gaps.
+#[test]
+fn a_changed_engine_is_learned_anew() {
+    let mut model = learned(&TRUTH);
+    for round in 0..2_880_u32 {
+        let running = f64::from(1 + round % 40);
+        // Twice as slow in everything.
+        let step_s = 0.020 + 0.002 * running;
+        let steps = 5.0 / step_s;
+        model.observe(
+            &interval(5.0, steps, 0.0, running * steps, 0.005 * running),
+            1.0,
+        );
+        model.refit();
+    }
+    let seen = interval(0.0, 1.0, 0.0, 20.0, 0.1);
+    assert!(
+        (model.predict(&seen) / 0.060 - 1.0).abs() < 0.15,
+        "{}",
+        model.predict(&seen)
+    );
+    assert!(model.is_usable());
+}
+
+#[test]
+fn many_replicas_are_one_clock() {
+    let row = interval(5.0, 250.0, 500.0, 2_500.0, 0.05);
+    let (mut one, mut ten) = (CostModel::default(), CostModel::default());
+    one.observe(&row, 1.0);
+    for _ in 0..10 {
+        ten.observe(&row, 10.0);
+    }
+    assert!(
+        (one.rows() - ten.rows()).abs() < 0.01,
+        "{} {}",
+        one.rows(),
+        ten.rows()
+    );
+}
+
+#[test]
+fn an_interval_idle_at_an_edge_is_refused() {
+    assert!(
+        Interval::between(&sample(0, 0.0, 0.0, 0.0), &sample(5_000, 100.0, 500.0, 5.0)).is_none()
+    );
+    assert!(
+        Interval::between(&sample(0, 0.0, 0.0, 5.0), &sample(5_000, 100.0, 500.0, 0.0)).is_none()
+    );
+    assert!(
+        Interval::between(&sample(0, 0.0, 0.0, 5.0), &sample(5_000, 100.0, 500.0, 5.0)).is_some()
+    );
+}
+
+#[test]
+fn an_interval_with_a_reset_is_refused() {
+    assert!(
+        Interval::between(
+            &sample(0, 100.0, 0.0, 5.0),
+            &sample(5_000, 90.0, 500.0, 5.0)
+        )
+        .is_none()
+    );
+    assert!(
+        Interval::between(
+            &sample(0, 0.0, 900.0, 5.0),
+            &sample(5_000, 90.0, 500.0, 5.0)
+        )
+        .is_none()
+    );
+}
+
+#[test]
+fn an_interval_of_few_steps_or_of_more_than_a_minute_is_refused() {
+    assert!(Interval::between(&sample(0, 0.0, 0.0, 5.0), &sample(5_000, 4.0, 20.0, 5.0)).is_none());
+    assert!(Interval::between(&sample(0, 0.0, 0.0, 5.0), &sample(5_000, 5.0, 25.0, 5.0)).is_some());
+    assert!(
+        Interval::between(
+            &sample(0, 0.0, 0.0, 5.0),
+            &sample(60_000, 500.0, 2_500.0, 5.0)
+        )
+        .is_some()
+    );
+    assert!(
+        Interval::between(
+            &sample(0, 0.0, 0.0, 5.0),
+            &sample(60_001, 500.0, 2_500.0, 5.0)
+        )
+        .is_none()
+    );
+}
+
+#[test]
+fn an_interval_whose_tokens_took_less_than_its_steps_had_gaps_and_is_refused() {
+    let with_itl = |at_ms, steps, generated, itl_sum_s| EngineSample {
+        itl_sum_s: Some(itl_sum_s),
+        itl_count: Some(generated),
+        ..sample(at_ms, steps, generated, 5.0)
+    };
+    let before = with_itl(0, 0.0, 0.0, 0.0);
+    // 50 ms a step by the clock, 38 ms by the tokens: below 1.3 times, no gap; 30 ms: gaps.
+    assert!(Interval::between(&before, &with_itl(5_000, 100.0, 500.0, 19.5)).is_some());
+    assert!(Interval::between(&before, &with_itl(5_000, 100.0, 500.0, 15.0)).is_none());
+}
+
+/// One row of the recording of a real vLLM (costmodel.md 1).
+#[derive(Debug, Clone, Deserialize)]
+struct Row {
+    ph: String,
+    dt: f64,
+    steps: f64,
+    gen_tokens: f64,
+    prompt: f64,
+    run: f64,
+    kv: f64,
+    kv0: f64,
+}
+
+fn fixture(name: &str) -> Option<String> {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "where a developer keeps the recordings"
+    )]
+    let root = std::env::var("GHOSTSCALER_FIXTURES").map_or_else(
+        |_unset| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../shared/fixtures"),
+        PathBuf::from,
+    );
+    let path = root.join(name);
+    let text = std::fs::read_to_string(&path).ok();
+    if text.is_none() {
+        println!(
+            "skipped: no recording at {} (set GHOSTSCALER_FIXTURES)",
+            path.display()
+        );
+    }
+    text
+}
+
+#[test]
+fn on_a_real_vllm_the_shape_left_out_is_predicted() {
+    let Some(text) = fixture("vllm/costmodel-cpu.json") else {
+        return;
+    };
+    let text = text.replace("\"gen\":", "\"gen_tokens\":");
+    let rows: Vec<Row> = serde_json::from_str(&text).unwrap();
+    let rows: Vec<Row> = rows
+        .into_iter()
+        .filter(|row| row.run > 0.0 && row.steps > 5.0)
+        .collect();
+    let mut shapes: Vec<&str> = rows.iter().map(|row| row.ph.as_str()).collect();
+    shapes.dedup();
+    assert_eq!(shapes.len(), 9);
+    let as_interval = |row: &Row| {
+        interval(
+            row.dt,
+            row.steps,
+            row.prompt,
+            row.gen_tokens,
+            f64::midpoint(row.kv, row.kv0),
+        )
+    };
+    let mut errors = Vec::new();
+    for left_out in &shapes {
+        let mut model = CostModel::default();
+        for row in rows.iter().filter(|row| row.ph != *left_out) {
+            model.observe(&as_interval(row), 1.0);
+            model.refit();
+        }
+        let tested = rows.iter().filter(|row| row.ph == *left_out);
+        let predicted: f64 = tested
+            .clone()
+            .map(|row| model.predict(&as_interval(row)))
+            .sum();
+        let took: f64 = tested.map(|row| row.dt).sum();
+        errors.push(predicted / took - 1.0);
+        println!(
+            "{left_out:<12} left out: {:+.1} % of its time",
+            100.0 * (predicted / took - 1.0)
+        );
+    }
+    let mean = errors.iter().map(|error| error.abs()).sum::<f64>() / 9.0;
+    let worst = errors
+        .iter()
+        .fold(0.0_f64, |worst, error| worst.max(error.abs()));
+    println!("mean {:.1} %, worst {:.1} %", 100.0 * mean, 100.0 * worst);
+    assert!(mean < 0.10, "{mean}");
+    assert!(worst < 0.20, "{worst}");
+}

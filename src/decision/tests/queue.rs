@@ -1,0 +1,339 @@
+//! Rules 2 and 3: waiting work and KV pressure.
+
+use super::build::{Bench, Does, reason, wanted};
+use crate::decision::{EngineSample, Notice, Phase, Reading, Reason, Rule, Wake, WakeReading, Why};
+
+#[test]
+fn waiting_work_raises_in_the_tick_that_sees_it() {
+    let mut bench = Bench::new(2);
+    // 16 waiting, 8 running on each of 2: 2 + ceil(16/8) = 4.
+    let decision = bench.tick(|_| Does::serving(8.0).waiting(8.0));
+    assert_eq!((decision.want, decision.binding), (4, Rule::Queue));
+    assert!(
+        decision.notices.is_empty(),
+        "no count before it to compare with"
+    );
+}
+
+#[test]
+fn the_target_is_absolute_while_nothing_is_ready() {
+    let mut bench = Bench::new(2).deaf();
+    for waiting in [8.0, 9.0, 10.0] {
+        let decision = bench.tick(|_| Does::serving(8.0).waiting(waiting));
+        // The order is in, its replicas start.
+        bench.seen.replicas.spec = Some(decision.want);
+        bench.seen.replicas.starting = decision.want - 2;
+        assert!((4..=5).contains(&decision.want), "{}", decision.want);
+    }
+}
+
+#[test]
+fn a_standing_queue_raises_with_nothing_else_readable() {
+    let mut bench = Bench::new(1);
+    bench.seen.engines[0].reading = Reading::Fresh {
+        value: EngineSample {
+            waiting: Some(0.0),
+            ..EngineSample::default()
+        },
+        age_ms: 0,
+    };
+    assert_eq!(bench.tick(|_| Does::default().waiting(5.0)).want, 2);
+}
+
+#[test]
+fn one_request_a_replica_in_a_single_sample_is_no_queue() {
+    let mut bench = Bench::new(2);
+    bench.run(5, |_| Does::serving(8.0));
+    let decision =
+        bench.tick(|index| Does::serving(8.0).waiting(if index == 0 { 1.0 } else { 0.0 }));
+    assert_eq!(decision.want, 2);
+    assert_eq!(
+        reason(&decision, Rule::Queue),
+        Reason::Clears { waiting: 1.0 }
+    );
+    // It still waits at the next look.
+    let decision =
+        bench.tick(|index| Does::serving(8.0).waiting(if index == 0 { 1.0 } else { 0.0 }));
+    assert_eq!(decision.want, 3);
+}
+
+#[test]
+fn what_replicas_do_not_cure_does_not_count() {
+    let mut bench = Bench::new(2);
+    bench.sample(0).waiting_deferred = Some(50.0);
+    let wants = bench.run(60, |_| Does::serving(4.0));
+    assert!(wants.iter().all(|want| *want == 2));
+}
+
+#[test]
+fn what_the_ready_replicas_finish_in_time_is_not_ordered() {
+    let mut bench = Bench::new(2).deaf();
+    // A minute at saturation: each finishes 0.8 requests/s, 288 within the horizon of 180 s.
+    bench.run(60, |_| Does::serving(8.0).waiting(8.0));
+    let decision = bench.tick(|_| Does::serving(8.0).waiting(8.0));
+    assert!(matches!(
+        reason(&decision, Rule::Queue),
+        Reason::Waiting {
+            waiting: 16.0,
+            cleared: 16.0,
+            ..
+        }
+    ));
+    assert_eq!(wanted(&decision, Rule::Queue), Some(2));
+}
+
+#[test]
+fn an_engine_that_waits_with_nothing_running_gets_one_more() {
+    let mut bench = Bench::new(1);
+    let decision = bench.tick(|_| Does::default().waiting(50.0));
+    assert_eq!(decision.want, 2);
+}
+
+#[test]
+fn a_frozen_replica_is_neither_busy_nor_idle() {
+    let mut bench = Bench::new(3).deaf();
+    bench.run(60, |_| Does::serving(4.0));
+    // Replica 2 stops: its gauges stay, its counters stand.
+    let frozen = |index: usize| {
+        if index == 2 {
+            Does {
+                running: 4.0,
+                waiting: 9.0,
+                ..Does::default()
+            }
+        } else {
+            Does::serving(0.0)
+        }
+    };
+    bench.run(60, frozen);
+    let decision = bench.tick(frozen);
+    assert_eq!(
+        reason(&decision, Rule::Queue),
+        Reason::StuckQueue {
+            waiting: 9.0,
+            replicas: 1
+        }
+    );
+    assert_eq!(
+        reason(&decision, Rule::Degraded),
+        Reason::InDoubt { replicas: 1 }
+    );
+    // In doubt for ten minutes, then a whole hold until anything goes.
+    let wants = bench.run(1_100, frozen);
+    assert!(wants.iter().all(|want| *want >= 3), "{wants:?}");
+    bench.run(300, frozen);
+    assert!(bench.last.unwrap().want < 3);
+}
+
+#[test]
+fn right_after_a_burst_stuck_gauges_are_not_idle() {
+    let mut bench = Bench::new(2);
+    bench.run(60, |_| Does::serving(20.0));
+    let stuck = |_| Does {
+        running: 4.0,
+        waiting: 2.0,
+        ..Does::default()
+    };
+    let wants = bench.run(1_150, stuck);
+    assert!(wants.iter().all(|want| *want >= 2), "{wants:?}");
+}
+
+#[test]
+fn gauges_stuck_for_long_are_idle_and_it_is_said_once() {
+    // vLLM 0.9.1 V1 after clients went away: running 4, waiting 2 for ever.
+    let mut bench = Bench::new(1).spec(|spec| spec.max = 1);
+    bench.run(60, |_| Does::serving(10.0));
+    let stuck = |_| Does {
+        running: 4.0,
+        waiting: 2.0,
+        ..Does::default()
+    };
+    let mut told = 0;
+    for _ in 0..300 {
+        told += usize::from(bench.tick(stuck).notices.contains(&Notice::StuckQueue));
+    }
+    assert_eq!(told, 1);
+    assert!(bench.state.evidence.idle_ms() >= 600_000);
+}
+
+#[test]
+fn a_frozen_replica_is_no_capacity_for_the_queue_of_the_others() {
+    let mut bench = Bench::new(4).deaf();
+    let frozen = |index: usize| {
+        if index == 3 {
+            Does {
+                running: 8.0,
+                ..Does::default()
+            }
+        } else {
+            Does::serving(8.0)
+        }
+    };
+    bench.run(120, frozen);
+    let decision = bench.tick(|index| {
+        if index == 3 {
+            frozen(3)
+        } else {
+            Does::serving(8.0).waiting(4.0)
+        }
+    });
+    // Three serve: 3 + ceil(12/8) = 5, and the dead one is in the count.
+    assert_eq!(decision.want, 6);
+}
+
+#[test]
+fn sleeping_replicas_are_no_capacity() {
+    let mut bench = Bench::new(2).deaf();
+    bench.sample(1).asleep = Some(true);
+    let does = |index: usize| {
+        if index == 0 {
+            Does::serving(8.0).waiting(8.0)
+        } else {
+            Does::default()
+        }
+    };
+    // One serves: 1 + ceil(8/8) = 2, and the sleeping one is in the count.
+    assert_eq!(bench.tick(does).want, 3);
+}
+
+#[test]
+fn a_gateways_queue_counts_beyond_what_the_engines_have() {
+    let mut bench = Bench::new(2).deaf();
+    let queued = |queued| Wake {
+        source: Some(WakeReading::Fresh {
+            queued,
+            last_arrival_at: None,
+        }),
+        requested_at: None,
+    };
+    bench.seen.wake = queued(16.0);
+    assert_eq!(bench.tick(|_| Does::serving(8.0)).want, 2);
+    bench.seen.wake = queued(32.0);
+    assert_eq!(bench.tick(|_| Does::serving(8.0)).want, 4);
+}
+
+#[test]
+fn kv_pressure_sets_a_size_and_not_one_more_each_tick() {
+    let mut bench = Bench::new(3).deaf();
+    let pressed = |_| Does {
+        preemptions: 0.3,
+        ..Does::serving(8.0).kv(0.95)
+    };
+    bench.run(5, pressed);
+    for _ in 0..20 {
+        // 3 · 0.95 / 0.85 = 3.35.
+        assert_eq!(bench.tick(pressed).want, 4);
+    }
+}
+
+#[test]
+fn kv_pressure_is_also_waiting_at_full_caches() {
+    let mut bench = Bench::new(1);
+    let decision = bench.tick(|_| Does::serving(8.0).kv(0.9).waiting(1.0));
+    assert_eq!(wanted(&decision, Rule::Kv), Some(2));
+    let decision = bench.tick(|_| Does::serving(8.0).kv(0.89).waiting(1.0));
+    assert_eq!(wanted(&decision, Rule::Kv), None);
+}
+
+#[test]
+fn full_caches_without_preemption_or_queue_hold() {
+    let mut bench = Bench::new(1);
+    let wants = bench.run(300, |_| Does::serving(1.0).kv(0.95));
+    assert!(wants.iter().all(|want| *want == 1));
+}
+
+#[test]
+fn survivors_must_hold_the_kv_caches() {
+    let mut bench = Bench::new(3);
+    bench.run(60, |_| Does::serving(30.0));
+    // In flight one replica would carry it; 3 · 0.6 / 0.85 = 2.1 needs three.
+    let wants = bench.run(2_000, |_| Does::serving(5.0).kv(0.6));
+    assert!(wants.iter().all(|want| *want == 3));
+}
+
+#[test]
+fn a_replica_that_leaves_takes_its_queue_with_it() {
+    let mut bench = Bench::new(3).deaf();
+    bench.seen.replicas.ready = 2;
+    bench.seen.replicas.spec = Some(2);
+    bench.seen.replicas.terminating = 1;
+    bench.seen.engines[2].phase = Phase::Terminating;
+    let decision = bench.tick(|index| {
+        if index == 2 {
+            Does::serving(8.0).waiting(30.0)
+        } else {
+            Does::serving(8.0)
+        }
+    });
+    assert_eq!(decision.inputs.waiting, Some(0.0));
+    assert_eq!(decision.want, 2);
+}
+
+#[test]
+fn a_restarted_engine_gives_no_rate() {
+    let mut bench = Bench::new(1);
+    bench.run(30, |_| Does::serving(8.0));
+    *bench.sample(0) = super::build::idle_sample();
+    bench.run(5, |_| Does::serving(8.0));
+    assert!(
+        !bench
+            .state
+            .window
+            .means(60_000)
+            .is_some_and(|means| means.generated > 200.0)
+    );
+    let decision = bench.tick(|_| Does::serving(8.0));
+    assert_eq!(decision.want, 1);
+}
+
+#[test]
+fn the_same_sample_again_is_no_new_one_and_no_zero() {
+    let mut bench = Bench::new(1);
+    bench.run(120, |_| Does::serving(8.0));
+    let before = bench.state.window.means(60_000).unwrap().generated;
+    // Three ticks in which the source has nothing new.
+    for _ in 0..3 {
+        bench.now = bench.now.plus_millis(5_000);
+        let _held = bench.decide();
+    }
+    let after = bench.state.window.means(60_000).unwrap().generated;
+    assert!((after / before - 1.0).abs() < 1e-3, "{before} {after}");
+}
+
+#[test]
+fn values_that_cannot_be_are_not_read() {
+    let mut bench = Bench::new(2).deaf();
+    bench.run(30, |_| Does::serving(8.0));
+    for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -5.0, 1e308] {
+        bench.pass(5_000, |_| Does::serving(8.0));
+        bench.sample(0).waiting = Some(bad);
+        bench.sample(1).waiting = Some(bad);
+        let decision = bench.decide();
+        assert_eq!((decision.want, decision.inputs.waiting), (2, None), "{bad}");
+    }
+}
+
+#[test]
+fn a_silent_replica_is_told_by_its_cause() {
+    let mut bench = Bench::new(2).deaf();
+    bench.run(30, |_| Does::serving(8.0));
+    bench.seen.engines[1].reading = Reading::Missing { why: Why::Refused };
+    let decision = bench.tick(|_| Does::serving(8.0));
+    assert_eq!(
+        reason(&decision, Rule::Degraded),
+        Reason::Held {
+            why: Why::Refused,
+            answered: 1,
+            expected: 2
+        }
+    );
+}
+
+#[test]
+fn the_next_step_up_is_told_in_waiting_requests() {
+    let mut bench = Bench::new(2);
+    let decision = bench.tick(|_| Does::serving(8.0));
+    assert_eq!(decision.next.up_at_waiting, Some(3.0));
+    let decision = bench.tick(|index| Does::serving(8.0).waiting([2.0, 1.0][index]));
+    assert_eq!(decision.want, 3);
+}
