@@ -8,7 +8,7 @@ use memchr::{memchr, memchr2, memchr3};
 
 use crate::decision::Why;
 
-/// Longest line, in bytes. The longest real one (vLLM 0.32's `cache_config_info`) has 1,300; lists
+/// Longest line, in bytes. The longest real one (vLLM 0.32's `cache_config_info`) has 1,061; lists
 /// of LoRA adapters in a label can be some ten times that.
 pub const MAX_LINE_BYTES: usize = 64 * 1024;
 /// Labels of one series. vLLM's `cache_config_info` has 37; a DCGM row with pod labels about 60.

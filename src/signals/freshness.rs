@@ -14,7 +14,7 @@ const MAX_INTERVAL_MS: u32 = 300_000;
 const FROZEN_MS: u64 = 90_000;
 const FROZEN_SAMPLES: u8 = 3;
 
-/// The memory of one endpoint. Kept for each of thousands: a sample and 40 bytes.
+/// The memory of one endpoint. Kept for each of thousands: a sample and 48 bytes.
 #[derive(Debug, Clone)]
 pub struct Freshness {
     last: Option<Last>,

@@ -5,14 +5,18 @@
 //! which a body arrives.
 
 use std::hint::black_box;
+use std::path::Path;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use ghostscaler::decision::Moment;
 use ghostscaler::signals::engine::{EngineReader, Filter};
 use ghostscaler::signals::exposition::{Parser, Sample, Sink};
 
-#[path = "../../src/signals/fixtures.rs"]
-mod fixtures;
+/// Where the captured pages are; see `GHOSTSCALER_FIXTURES`.
+const FIXTURES: &str = match option_env!("GHOSTSCALER_FIXTURES") {
+    Some(path) => path,
+    None => concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/fixtures"),
+};
 
 /// A TCP segment's payload.
 const SMALL_CHUNK_BYTES: usize = 1_448;
@@ -41,7 +45,8 @@ fn read_engine(page: &[u8], chunk_bytes: usize) {
 }
 
 fn exposition(c: &mut Criterion) {
-    let Some(page) = fixtures::page("vllm/metrics-queued.txt") else { return };
+    let path = Path::new(FIXTURES).join("vllm/metrics-queued.txt");
+    let page = std::fs::read(path).expect("GHOSTSCALER_FIXTURES names the captured pages");
     let mut group = c.benchmark_group("exposition");
     group.throughput(Throughput::Bytes(page.len() as u64));
     group.bench_function("lines", |b| {

@@ -1,3 +1,5 @@
+//! Rows of dcgm-exporter in every shape it writes them.
+
 use proptest::prelude::*;
 
 use super::*;
@@ -42,7 +44,7 @@ fn a_device_with_one_owner_is_attributed_to_it() {
     assert_eq!(device.gr_engine, Some(0.139206));
     assert_eq!(device.fb_used_mib, Some(61_234.0));
     assert_eq!(device.host.as_deref(), Some("n7"));
-    assert_eq!(devices.board_power_w["GPU-1f"], 167.412);
+    assert_eq!(devices.board_power_w.get("GPU-1f"), Some(&167.412));
     let expected = GpuSample { devices: 1, busy: Some(0.139206), ..GpuSample::default() };
     let expected = Share { sample: Some(expected), at: Some(Moment(0)), shared: 0 };
     assert_eq!(share(&devices, &["api-1"]), expected);
@@ -71,7 +73,7 @@ fn f50_three_sharers_of_a_device_are_one_device_and_nobodys() {
     assert_eq!(device.busy(), Some(0.714));
     assert_eq!(pods(device), ["c", "a", "b"]);
     assert!(device.is_shared());
-    assert_eq!(devices.board_power_w["GPU-c2"], 60.0);
+    assert_eq!(devices.board_power_w.get("GPU-c2"), Some(&60.0));
     let none = Share { sample: None, at: None, shared: 1 };
     assert_eq!(share(&devices, &["a"]), none);
 }
@@ -200,7 +202,7 @@ fn f55_a_mig_instance_has_no_gpu_util_and_its_boards_power_once() {
     assert_eq!(devices.by_key.len(), 7);
     assert!(devices.by_key.values().all(|d| d.gpu_util.is_none() && d.busy() == Some(0.62)));
     assert_eq!(devices.board_power_w.len(), 1);
-    assert_eq!(devices.board_power_w["GPU-5b"], 121.886);
+    assert_eq!(devices.board_power_w.get("GPU-5b"), Some(&121.886));
 }
 
 #[test]

@@ -1,3 +1,5 @@
+//! What engines' series mean, one page of a few lines at a time.
+
 use proptest::prelude::*;
 
 use super::*;

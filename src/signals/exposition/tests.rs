@@ -1,3 +1,5 @@
+//! Pages as written, as cut, and as nobody should write them.
+
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;

@@ -1,3 +1,5 @@
+//! Ages, gaps and standstills of one endpoint.
+
 use super::*;
 
 const TICK_MS: u64 = 5_000;
@@ -60,6 +62,15 @@ fn a_failed_read_keeps_the_last_sample_and_says_why_it_is_stale() {
     assert_eq!(memory.reading(at(120), TICK_MS), stale);
     memory.record(working(125), at(125));
     assert_eq!(memory.reading(at(126), TICK_MS).fresh(), Some(&working(125)));
+}
+
+#[test]
+fn f20_a_newest_point_that_is_null_is_no_sample() {
+    let mut memory = read_each([working(70), working(85)]);
+    memory.fail(Why::NoKnownSeries);
+    assert_eq!(memory.reading(at(100), TICK_MS).fresh(), Some(&working(85)));
+    let stale = Reading::Stale { value: working(85), age_ms: 61_000, why: Why::NoKnownSeries };
+    assert_eq!(memory.reading(at(146), TICK_MS), stale);
 }
 
 #[test]

@@ -73,7 +73,7 @@ fn vllm_0_32_after_the_load_has_its_totals() {
 }
 
 #[test]
-fn kv_pressure_is_a_ratio_with_its_preemptions() {
+fn f66_kv_pressure_is_a_ratio_with_its_preemptions() {
     let Some(EnginePage { sample, .. }) = captured("metrics-kvpressure.txt") else {
         return;
     };
