@@ -171,3 +171,6 @@ pub async fn run(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

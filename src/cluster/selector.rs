@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn the_anchor_is_a_label_of_every_match() {
-        let anchor = |text| PodSelector::from_text(text).and_then(|s| s.anchor.clone());
+        let anchor = |text| PodSelector::from_text(text).and_then(|s| s.anchor);
         assert_eq!(anchor("tier,app=llm"), Some(("app".to_owned(), "llm".to_owned())));
         assert_eq!(anchor("app in (llm,other)"), None);
         assert_eq!(anchor("app!=llm"), None);

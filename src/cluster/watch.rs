@@ -219,3 +219,82 @@ fn key<K: Resource>(object: &K) -> ObjectKey {
         |text: Option<&String>| text.map_or_else(|| Arc::from(""), |text| text.as_str().into());
     (part(object.meta().namespace.as_ref()), part(object.meta().name.as_ref()))
 }
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    fn follow(events: Vec<watcher::Result<Event<ApiPod>>>) -> Follow<ApiPod> {
+        Follow {
+            events: stream::iter(events).chain(stream::pending()).boxed(),
+            backoff: DefaultBackoff::default(),
+            pause: None,
+            proven_at: None,
+        }
+    }
+
+    fn interrupted() -> watcher::Error {
+        watcher::Error::NoResourceVersion
+    }
+
+    fn expired() -> watcher::Error {
+        let status = Status { code: 410, ..Status::default() };
+        watcher::Error::WatchError(Box::new(status))
+    }
+
+    async fn next(follow: &mut Follow<ApiPod>) -> (Step<Pod>, Duration) {
+        let asked_at = Instant::now();
+        let step = follow.next(Pod::from_object).await.unwrap();
+        (step, asked_at.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_that_does_not_fail_again_counts_as_resumed_after_ten_seconds() {
+        let mut follow = follow(vec![Err(interrupted())]);
+        assert!(matches!(next(&mut follow).await.0, Step::Failed(_)));
+        let (step, after) = next(&mut follow).await;
+        assert!(matches!(step, Step::Resumed));
+        let seconds = after.as_secs_f64();
+        assert!((10.8..=11.6).contains(&seconds), "a first pause of 0.8 to 1.6 s: {seconds}");
+        let silence = tokio::time::timeout(Duration::from_secs(3_600), next(&mut follow)).await;
+        assert!(silence.is_err(), "said once");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_new_list_is_not_resumed_before_its_end() {
+        let mut follow = follow(vec![Err(interrupted()), Ok(Event::Init)]);
+        assert!(matches!(next(&mut follow).await.0, Step::Failed(_)));
+        assert!(matches!(next(&mut follow).await.0, Step::Begin));
+        let silence = tokio::time::timeout(Duration::from_secs(3_600), next(&mut follow)).await;
+        assert!(silence.is_err(), "a list without end is no recovery");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pauses_grow_to_five_seconds_and_an_expired_watch_starts_them_over() {
+        let failures = (0..8).map(|_| Err(interrupted())).chain([Err(expired()), Ok(Event::Init)]);
+        let mut follow = follow(failures.collect());
+        let mut pauses = Vec::new();
+        for _ in 0..10 {
+            pauses.push(next(&mut follow).await.1.as_secs_f64());
+        }
+        let [first, second, .., eighth, ninth, after_expiry] = pauses[..] else { panic!() };
+        assert!(first < 0.1 && (0.8..=1.6).contains(&second), "{pauses:?}");
+        assert!((4.9..=5.1).contains(&eighth) && (4.9..=5.1).contains(&ninth), "{pauses:?}");
+        assert!((0.8..=1.6).contains(&after_expiry), "{pauses:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_object_that_no_longer_matters_is_removed() {
+        let mut pod = ApiPod::default();
+        pod.metadata.name = Some("llm-0".to_owned());
+        pod.metadata.namespace = Some("ns".to_owned());
+        let mut ended = pod.clone();
+        ended.status.get_or_insert_default().phase = Some("Failed".to_owned());
+        let mut follow = follow(vec![Ok(Event::Apply(pod.clone())), Ok(Event::Apply(ended))]);
+        let key: ObjectKey = ("ns".into(), "llm-0".into());
+        assert!(matches!(next(&mut follow).await.0, Step::Put(put, _) if put == key));
+        assert!(matches!(next(&mut follow).await.0, Step::Remove(removed) if removed == key));
+    }
+}

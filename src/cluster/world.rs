@@ -356,3 +356,6 @@ fn replace(
     }
     is_different
 }
+
+#[cfg(test)]
+mod tests;
