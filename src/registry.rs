@@ -283,7 +283,7 @@ impl Registry {
     }
 
     /// Drops the triggers that the inventory does not list and that nobody has asked for, nor
-    /// holds a stream of, within [`Limits::idle_ms`].
+    /// holds a stream of, within [`Limits::idle_ms`]; those that it used to list, after a minute.
     pub fn drop_idle(&self) {
         let mut listing = self.listing();
         let index = self.shared.index.load();
@@ -317,7 +317,7 @@ impl Registry {
         if old.is_none_or(|old| old.workload.triggers != workload.triggers) {
             *changed = true;
             let listed = variants::listed(workload);
-            slot.variants.set_listed(&listed);
+            slot.variants.set_listed(&listed, self.now());
             let mut trackers = Vec::new();
             for (trigger, policy) in listed {
                 let Some(policy) = policy else { continue };

@@ -160,3 +160,37 @@ fn code_label(code: Code) -> &'static str {
         Code::Unauthenticated => "UNAUTHENTICATED",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn g1_calls_are_counted_and_timed_by_method_code_and_caller() {
+        let metrics = RpcMetrics::default();
+        let mut registry = Registry::with_prefix("ghostscaler");
+        metrics.register(&mut registry);
+        let ok = || Ok::<_, Status>(1);
+        let unavailable = || Err::<(), _>(Status::unavailable("x"));
+        assert_eq!(metrics.unary(Rpc::GetMetrics, Caller::Hpa, ok).unwrap(), 1);
+        assert!(metrics.unary(Rpc::IsActive, Caller::Poll, unavailable).is_err());
+        let open = metrics.stream(Caller::Poll);
+        metrics.stream(Caller::Poll).ended();
+        drop(metrics.stream(Caller::Poll));
+        open.edge_sent();
+
+        let mut page = String::new();
+        prometheus_client::encoding::text::encode(&mut page, &registry).unwrap();
+        for line in [
+            "ghostscaler_grpc_requests_total{rpc=\"GetMetrics\",code=\"OK\",caller=\"hpa\"} 1",
+            "ghostscaler_grpc_requests_total{rpc=\"IsActive\",code=\"UNAVAILABLE\",caller=\"poll\"} 1",
+            "ghostscaler_grpc_requests_total{rpc=\"StreamIsActive\",code=\"OK\",caller=\"poll\"} 1",
+            "ghostscaler_grpc_requests_total{rpc=\"StreamIsActive\",code=\"CANCELLED\",caller=\"poll\"} 1",
+            "ghostscaler_grpc_request_duration_seconds_count{rpc=\"GetMetrics\"} 1",
+            "ghostscaler_grpc_open_streams 1",
+            "ghostscaler_grpc_edges_sent_total 1",
+        ] {
+            assert!(page.lines().any(|found| found == line), "{line}\n{page}");
+        }
+    }
+}

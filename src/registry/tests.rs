@@ -133,7 +133,13 @@ fn a_changed_policy_names_the_tracker_that_it_replaces() {
     let new = call(&called_first, "a", &[("sloTtft", "4s")]).unwrap();
     assert_eq!(new.predecessor.as_ref(), Some(&old.key));
 
-    // A second trigger replaces nothing.
+    // A second trigger replaces nothing, also where only its calls say what it is.
+    let from_env: &[(&str, &str)] = &[("sloTtftFromEnv", "A")];
+    let both = registry(&[workload("a", Some(1), &[from_env, &[("sloTpotFromEnv", "B")]])]);
+    for resolved in [("sloTtftFromEnv", "3s"), ("sloTpotFromEnv", "50ms")] {
+        assert_eq!(call(&both, "a", &[resolved]).unwrap().predecessor, None);
+    }
+
     let second = registry(&[workload("a", Some(1), &[&[("sloTtft", "3s")], &[("sloTtft", "4s")]])]);
     assert!(second.trackers().iter().all(|tracker| tracker.predecessor.is_none()));
 }
@@ -209,6 +215,23 @@ async fn an_unlisted_trigger_is_dropped_ten_minutes_after_its_last_call() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_trigger_that_was_edited_away_is_dropped_a_minute_after_its_last_call() {
+    let registry = registry(&[workload("a", Some(1), &[&[("sloTtft", "3s")]])]);
+    let old = call(&registry, "a", &[]).unwrap();
+    let stream = old.clone().open_stream();
+    registry.set_inventory(inventory(&[workload("a", Some(1), &[&[("sloTtft", "4s")]])]));
+    assert_eq!(call(&registry, "a", &[]).unwrap().predecessor.as_ref(), Some(&old.key));
+    tokio::time::advance(Duration::from_secs(59)).await;
+    registry.drop_idle();
+    assert_eq!(registry.trackers().len(), 2);
+    tokio::time::advance(Duration::from_secs(1)).await;
+    registry.drop_idle();
+    assert_eq!(registry.trackers().len(), 1);
+    assert_eq!(registry.trackers()[0].policy.slo_ttft_ms, 4_000);
+    assert!(stream.changed().await, "its stream ends, so that KEDA opens one of the new policy");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_tracker_tells_how_long_ago_each_method_was_called() {
     let registry = registry(&[workload("a", Some(1), &[&[]])]);
     let tracker = registry.trackers()[0].clone();
@@ -260,4 +283,44 @@ async fn concurrent_calls_with_a_new_trigger_share_one_tracker() {
     });
     assert!(found.iter().all(|tracker| Arc::ptr_eq(tracker, &found[0])));
     assert_eq!(registry.trackers().len(), 1);
+}
+
+#[test]
+fn b5_refused_metadata_is_logged_once_by_its_keys_and_never_by_its_values() {
+    let log = Log::default();
+    let subscriber = tracing_subscriber::fmt().with_writer(log.clone()).finish();
+    tracing::subscriber::with_default(subscriber, || {
+        let registry = registry(&[workload("a", Some(1), &[])]);
+        for _ in 0..3 {
+            let secret = [("sloTtft", "hunter2"), ("apiToken", "hunter2")];
+            call(&registry, "a", &secret).unwrap_err();
+        }
+    });
+    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(text.contains("ns/a") && text.contains("sloTtft") && text.contains("apiToken"));
+    assert!(!text.contains("hunter2"), "{text}");
+}
+
+/// Log lines in memory.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> tracing_subscriber::fmt::MakeWriter<'a> for Log {
+    type Writer = Log;
+
+    fn make_writer(&'a self) -> Log {
+        self.clone()
+    }
 }

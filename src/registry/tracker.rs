@@ -67,6 +67,8 @@ pub struct Tracker {
     clock: Clock,
     created_at: Moment,
     listed: AtomicBool,
+    // When the inventory ceased to list it; `NEVER` if it never did.
+    unlisted_at: AtomicI64,
     retired: AtomicBool,
     n_streams: AtomicUsize,
     // Rising edges of activity so far, times 2, plus 1 while active: one word, so that a stream
@@ -78,6 +80,10 @@ pub struct Tracker {
 }
 
 const NEVER: i64 = i64::MIN;
+
+/// How long a trigger that was edited away is kept without a call: a minute covers any lag between
+/// the watches of KEDA and of the inventory.
+const EDITED_MS: u64 = 60_000;
 
 impl Tracker {
     pub(super) fn new(
@@ -103,6 +109,7 @@ impl Tracker {
             clock,
             created_at,
             listed: AtomicBool::new(false),
+            unlisted_at: AtomicI64::new(NEVER),
             retired: AtomicBool::new(false),
             n_streams: AtomicUsize::new(0),
             activity: AtomicU64::new(0),
@@ -157,16 +164,29 @@ impl Tracker {
         }
     }
 
-    pub(super) fn set_listed(&self, listed: bool) {
-        self.listed.store(listed, Ordering::Relaxed);
+    pub(super) fn set_listed(&self, listed: bool, now: Moment) {
+        if self.listed.swap(listed, Ordering::Relaxed) && !listed {
+            self.unlisted_at.store(now.0, Ordering::Relaxed);
+        }
     }
 
     pub(super) fn is_listed(&self) -> bool {
         self.listed.load(Ordering::Relaxed)
     }
 
+    /// Whether nobody needs it any more. What only calls bring is kept for `idle_ms` after the
+    /// last one, and while a stream is open. What the inventory listed and lists no longer has been
+    /// edited away, which KEDA sees within seconds; its streams shall move to what replaced it.
     pub(super) fn is_idle(&self, now: Moment, idle_ms: u64) -> bool {
-        !self.is_listed() && self.n_streams() == 0 && now.millis_since(self.last_used()) >= idle_ms
+        if self.is_listed() {
+            return false;
+        }
+        let unlisted_at = self.unlisted_at.load(Ordering::Relaxed);
+        if unlisted_at == NEVER {
+            self.n_streams() == 0 && now.millis_since(self.last_used()) >= idle_ms
+        } else {
+            now.millis_since(self.last_used().max(Moment(unlisted_at))) >= EDITED_MS
+        }
     }
 
     /// When it was last asked for, or made.

@@ -35,16 +35,18 @@ pub(super) struct New<'a> {
 /// known without a call, which resolves `FromEnv` keys.
 pub(super) fn listed(workload: &Workload) -> Vec<(u64, Option<Policy>)> {
     let policy = |metadata: &BTreeMap<String, String>| {
-        let foreign = |key: &&String| !trigger::is_keda_key(key);
-        let unresolved =
-            metadata.keys().filter(foreign).any(|key| key.ends_with(trigger::FROM_ENV));
-        if unresolved { None } else { trigger::parse(entries(metadata)).ok() }
+        if is_unresolved(metadata) { None } else { trigger::parse(entries(metadata)).ok() }
     };
     workload
         .triggers
         .iter()
         .filter_map(|metadata| Some((key::fingerprint(entries(metadata))?, policy(metadata))))
         .collect()
+}
+
+/// Whether a value is in the environment of the scale target, so that only a call brings it.
+fn is_unresolved(metadata: &BTreeMap<String, String>) -> bool {
+    metadata.keys().any(|key| key.ends_with(trigger::FROM_ENV) && !trigger::is_keda_key(key))
 }
 
 fn entries(metadata: &BTreeMap<String, String>) -> impl Iterator<Item = (&str, &str)> {
@@ -72,7 +74,7 @@ impl Variants {
             let key = TrackerKey { workload: new.workload.key.clone(), trigger: new.trigger };
             let predecessor = predecessor(list, new.workload).map(|tracker| tracker.key.clone());
             let tracker = Arc::new(Tracker::new(key, new.policy.clone(), predecessor, clock));
-            tracker.set_listed(new.listed);
+            tracker.set_listed(new.listed, clock.now());
             tracker.follow(new.workload, clock.now());
             let mut longer = Vec::with_capacity(list.len() + 1);
             longer.extend(list.iter().map(Arc::clone));
@@ -84,9 +86,10 @@ impl Variants {
     }
 
     /// Marks which triggers the inventory lists now.
-    pub(super) fn set_listed(&self, listed: &[(u64, Option<Policy>)]) {
+    pub(super) fn set_listed(&self, listed: &[(u64, Option<Policy>)], now: Moment) {
         for tracker in self.list.load().iter() {
-            tracker.set_listed(listed.iter().any(|(trigger, _)| *trigger == tracker.key.trigger));
+            let is_listed = listed.iter().any(|(trigger, _)| *trigger == tracker.key.trigger);
+            tracker.set_listed(is_listed, now);
         }
     }
 
@@ -95,8 +98,7 @@ impl Variants {
         self.retire_where(|_| true)
     }
 
-    /// Ends the trackers that are not listed and have not been used for `idle_ms`; says whether
-    /// there were any.
+    /// Ends the trackers that nobody needs any more; says whether there were any.
     pub(super) fn retire_idle(&self, now: Moment, idle_ms: u64) -> bool {
         self.retire_where(|tracker| tracker.is_idle(now, idle_ms))
     }
@@ -130,11 +132,16 @@ fn find(list: &[Arc<Tracker>], trigger: u64) -> Option<Arc<Tracker>> {
 
 /// The tracker whose state a new trigger of the workload takes over: the one that an edit has just
 /// replaced. That is the last one used that the inventory no longer lists; or, while the inventory
-/// still lists the old text, the only one that there is.
+/// still lists the old text, the only one that there is. `None` where a second trigger looks like
+/// an edit, because both of them are known by their calls only.
 fn predecessor<'a>(list: &'a [Arc<Tracker>], workload: &Workload) -> Option<&'a Arc<Tracker>> {
+    let single = workload.triggers.len() <= 1;
+    if !single && workload.triggers.iter().any(is_unresolved) {
+        return None;
+    }
     let replaced = list.iter().filter(|tracker| !tracker.is_listed());
     replaced.max_by_key(|tracker| tracker.last_used()).or(match list {
-        [only] if workload.triggers.len() <= 1 => Some(only),
+        [only] if single => Some(only),
         _ => None,
     })
 }
