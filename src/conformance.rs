@@ -214,7 +214,8 @@ async fn prepare(args: &Args, progress: &mut Progress) -> Result<Context, Error>
     }
     progress.say("playing KEDA")?;
     let duration = args.duration.max(DURATION_MIN);
-    let transcript = rehearsal::play(&scaler, duration).await.map_err(unreachable)?;
+    // Boxed: five loops at once are too large for every caller's stack.
+    let transcript = Box::pin(rehearsal::play(&scaler, duration)).await.map_err(unreachable)?;
     let spec_stream = SpecStream::probe(&connection, &scaler.scaled_object).await;
     let n_objects = usize::try_from(args.load).unwrap_or(usize::MAX);
     Ok(Context { scaler, faulty, n_objects, transcript, spec_stream })

@@ -4,6 +4,7 @@ mod broken;
 mod fault;
 mod right;
 mod scaler;
+mod tls;
 
 use std::net::SocketAddr;
 use std::time::Duration;
