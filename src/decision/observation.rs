@@ -95,6 +95,8 @@ pub struct EngineSample {
     pub finished: Option<f64>,
     /// Counter: prompt tokens of finished requests (`_sum` of the length histogram).
     pub finished_prompt_tokens: Option<f64>,
+    /// Counter: the part of `finished_prompt_tokens` that was computed, net of prefix-cache hits.
+    pub finished_prefill_tokens: Option<f64>,
     /// Counter: generated tokens of finished requests.
     pub finished_generated_tokens: Option<f64>,
     /// Counter: requests refused by an admission limit; demand the gauges do not show.
@@ -139,6 +141,7 @@ impl EngineSample {
             &mut self.generated_tokens,
             &mut self.finished,
             &mut self.finished_prompt_tokens,
+            &mut self.finished_prefill_tokens,
             &mut self.finished_generated_tokens,
             &mut self.rejected,
             &mut self.preemptions,

@@ -221,7 +221,7 @@ fn start_scaler(shutdown: &CancellationToken) -> SocketAddr {
     };
     let workloads = (0..N_WORKLOADS).map(workload).collect();
     let registry = Registry::new(Limits::default(), Clock::start());
-    registry.set_inventory(Arc::new(Inventory { synced: true, workloads }));
+    registry.set_inventory(Arc::new(Inventory { synced: true, workloads, ..Inventory::default() }));
     assert_eq!(registry.trackers().len(), N_WORKLOADS);
     for tracker in registry.trackers().iter() {
         let answer = Answer::Value { want: 3, active: true };
