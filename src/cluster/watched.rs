@@ -10,8 +10,8 @@ use tracing::{info, warn};
 use super::watch::{ObjectKey, Step};
 use crate::decision::Moment;
 
-/// Most objects that are kept of one kind: twice the 50,000 pods that the memory is made for. A pod
-/// takes some 0.5 KiB, so the limit is 50 MiB.
+/// Most objects that are kept of one kind: twice the 50,000 pods that the memory is made for. With
+/// its share of the inventory a pod takes some 1.3 KiB, so the limit is 130 MiB.
 const MAX_OBJECTS: usize = 100_000;
 
 /// The objects of one kind in one watched namespace, or in all.
