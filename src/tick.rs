@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
 use crate::clock::Clock;
-use crate::decision::{Decision, Health, Moment, Spec};
+use crate::decision::{Decision, Health, Moment, Spec, Wake};
 use crate::declog::{self, DecisionLog, Record, is_news};
 use crate::inventory::Workload;
 use crate::metrics::Metrics;
@@ -89,9 +89,7 @@ pub async fn run(parts: Arc<Parts>, pulse: Pulse, cancel: CancellationToken) {
                 }
                 stale = true;
             }
-            () = parts.wakes.arrived() => {
-                running.values().for_each(|task| task.nudge.notify_one());
-            }
+            () = parts.wakes.arrived() => nudge_woken(&parts, &mut running),
             () = sleep(BEAT) => {}
         }
         pulse.beat();
@@ -104,6 +102,19 @@ pub async fn run(parts: Arc<Parts>, pulse: Pulse, cancel: CancellationToken) {
 struct Running {
     task: AbortHandle,
     nudge: Arc<Notify>,
+    /// The wake request that it was last told of.
+    woken_at: Option<Moment>,
+}
+
+/// Asks for a tick of each workload that somebody wants awake.
+fn nudge_woken(parts: &Parts, running: &mut HashMap<TrackerKey, Running>) {
+    for (key, running) in running {
+        let woken_at = parts.wakes.last(&key.workload);
+        if woken_at != running.woken_at {
+            running.woken_at = woken_at;
+            running.nudge.notify_one();
+        }
+    }
 }
 
 /// Starts the tasks of new triggers and ends those of triggers that are gone.
@@ -125,10 +136,10 @@ fn supervise(
                 tracker: Arc::clone(tracker),
                 state,
                 nudge: Arc::clone(&nudge),
-                woken_at: None,
+                gpu_seen_at: None,
             };
             let task = tasks.spawn(follow.run(cancel.clone()));
-            vacant.insert(Running { task, nudge });
+            vacant.insert(Running { task, nudge, woken_at: None });
         }
     }
     running.retain(|key, running| {
@@ -147,8 +158,8 @@ struct Follow {
     tracker: Arc<Tracker>,
     state: Arc<Cell>,
     nudge: Arc<Notify>,
-    /// The wake request that the last tick knew.
-    woken_at: Option<Moment>,
+    /// When the utilisation of its GPUs was last known.
+    gpu_seen_at: Option<Moment>,
 }
 
 impl Follow {
@@ -159,7 +170,7 @@ impl Follow {
             tokio::select! {
                 () = cancel.cancelled() => return,
                 () = sleep_until(due) => {}
-                () = self.nudge.notified() => if !self.has_new_wake() { continue },
+                () = self.nudge.notified() => {}
             }
             let started = Instant::now();
             let Some(next_tick_ms) = self.tick(&mut engines).await else { return };
@@ -167,22 +178,18 @@ impl Follow {
         }
     }
 
-    fn has_new_wake(&self) -> bool {
-        self.parts.wakes.last(&self.tracker.key.workload) != self.woken_at
-    }
-
     /// One tick; gives the time to the next in milliseconds, or nothing when the workload is gone.
     async fn tick(&mut self, engines: &mut Engines) -> Option<u64> {
-        let (parts, tracker) = (&*self.parts, &*self.tracker);
+        let parts = Arc::clone(&self.parts);
+        let tracker = Arc::clone(&self.tracker);
         let inventory = parts.registry.inventory();
         let workload = inventory.workloads.get(&tracker.key.workload)?;
         let upstreams = parts.upstreams.load_full();
-        engines.read(parts, &upstreams, workload, &tracker.policy).await;
+        engines.read(&parts, &upstreams, workload, &tracker.policy).await;
 
-        let spec = spec(tracker, workload, &upstreams);
+        let spec = spec(&tracker, workload, &upstreams);
         let now = parts.clock.now();
-        self.woken_at = parts.wakes.last(&tracker.key.workload);
-        let around = self.around(&upstreams, now);
+        let around = self.around(&upstreams, workload, now);
         let reading = |member: &_| engines.reading(member, spec.tick_ms, now);
         let observation = Arc::new(observe(workload, reading, around, now));
         let spec = Arc::new(spec);
@@ -192,7 +199,7 @@ impl Follow {
         let decided = self.state.decide(parts.log.is_some(), &spec, &observation, now);
         parts.metrics.decided(deciding.elapsed());
         let decision = Arc::new(decided.decision);
-        tell(tracker, previous.decision.as_deref(), &decision);
+        tell(&tracker, previous.decision.as_deref(), &decision);
         if let (Some(log), Some(before)) = (&parts.log, decided.before)
             && is_news(previous.decision.as_deref(), &decision)
         {
@@ -218,17 +225,21 @@ impl Follow {
         Some(decision.next_tick_ms)
     }
 
-    fn around(&self, upstreams: &Upstreams, now: Moment) -> Around {
-        let policy = &self.tracker.policy;
-        let last = self.tracker.published.load();
+    fn around(&mut self, upstreams: &Upstreams, workload: &Workload, now: Moment) -> Around {
+        let tracker = &self.tracker;
+        let last = tracker.published.load();
         let lead_ms = last
             .decision
             .as_ref()
             .map_or(UNSEEN_COLD_START_MS, |decision| decision.inputs.cold_start_ms);
-        let schedule = policy.warm_schedule.as_ref();
+        let schedule = tracker.policy.warm_schedule.as_ref();
         Around {
+            gpu: upstreams.gpu(workload, &mut self.gpu_seen_at, now),
+            wake: Wake {
+                source: upstreams.wake(tracker, &self.nudge, now),
+                requested_at: self.parts.wakes.last(&tracker.key.workload),
+            },
             schedule_floor: schedule.map_or(0, |schedule| schedule.replicas_at(now, lead_ms)),
-            ..upstreams.around(&self.tracker, self.woken_at, now)
         }
     }
 }

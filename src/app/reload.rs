@@ -84,7 +84,7 @@ fn apply(new: Config, current: &mut Config, in_cluster: bool, parts: &Parts) -> 
     }
     // Kept when they stand as they were: their readers have what they read last.
     if !new.same_upstreams(current) {
-        let upstreams = Upstreams::start(&new, &parts.metrics, parts.clock)?;
+        let upstreams = Upstreams::start(&new, &parts.scraper, &parts.metrics, parts.clock)?;
         parts.upstreams.store(Arc::new(upstreams));
     }
     if !in_cluster {

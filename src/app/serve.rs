@@ -133,10 +133,12 @@ fn parts(
     clock: Clock,
 ) -> anyhow::Result<Arc<Parts>> {
     let options = scrape::Options { timeout_ms: args.scrape_timeout, ..scrape::Options::default() };
+    let scraper = Scraper::new(options)?;
+    let upstreams = Upstreams::start(config, &scraper, &metrics, clock)?;
     Ok(Arc::new(Parts {
         registry: Registry::new(Limits::default(), clock),
-        scraper: Scraper::new(options)?,
-        upstreams: ArcSwap::from_pointee(Upstreams::start(config, &metrics, clock)?),
+        scraper,
+        upstreams: ArcSwap::from_pointee(upstreams),
         wakes: WakeRequests::default(),
         states: state_dir.map_or_else(States::default, restore),
         log,

@@ -119,7 +119,7 @@ pub(super) fn options() -> Options {
 pub(super) fn inventory(workloads: &[Arc<Workload>]) -> Arc<Inventory> {
     let workloads: BTreeMap<_, _> =
         workloads.iter().map(|workload| (workload.key.clone(), Arc::clone(workload))).collect();
-    Arc::new(Inventory { synced: true, workloads })
+    Arc::new(Inventory { synced: true, workloads, ..Inventory::default() })
 }
 
 /// A workload in namespace `ns` with one trigger without keys.
@@ -132,6 +132,7 @@ pub(super) fn workload(name: &str, min: u32, spec: Option<u32>) -> Arc<Workload>
         triggers: vec![BTreeMap::new()],
         replicas: Replicas { spec, ..Replicas::default() },
         members: Vec::new(),
+        paused: false,
         counted: Counted::ByKubernetes,
         gpus_per_replica: None,
     })

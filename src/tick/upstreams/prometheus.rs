@@ -2,16 +2,17 @@
 //!
 //! Must not interpret a series; each workload folds its own with its own filter.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
+use super::followed::Followed;
 use crate::clock::Clock;
-use crate::decision::{EngineSample, Moment, Why};
+use crate::decision::{EngineSample, Why};
 use crate::metrics::Metrics;
 use crate::signals::engine::{Filter, SeriesFold, joined_pod, prometheus_names};
 use crate::source::Error;
@@ -24,8 +25,6 @@ use crate::source::selector::Namespaces;
 const INTERVAL: Duration = Duration::from_secs(5);
 /// How far back samples are looked for: two intervals of a Prometheus that scrapes once a minute.
 const WINDOW_MS: u64 = 120_000;
-/// A namespace is read for this long after somebody last followed it: twice the tick.
-const FOLLOWED_MS: u64 = 60_000;
 /// How long a tick waits for a namespace's first read.
 const FIRST_READ: Duration = Duration::from_secs(3);
 
@@ -48,12 +47,6 @@ pub(super) struct Reader {
     latest: watch::Receiver<Arc<Latest>>,
     clock: Clock,
     _task: AbortOnDropHandle<()>,
-}
-
-#[derive(Debug, Default)]
-struct Followed {
-    namespaces: Mutex<BTreeMap<Arc<str>, Moment>>,
-    joined: Notify,
 }
 
 impl Reader {
@@ -114,24 +107,6 @@ fn instance_of(url: &str) -> Option<&str> {
     url.split_once("://").and_then(|(_, rest)| rest.split('/').next())
 }
 
-impl Followed {
-    fn follow(&self, namespace: &Arc<str>, now: Moment) {
-        if self.lock().insert(Arc::clone(namespace), now).is_none() {
-            self.joined.notify_one();
-        }
-    }
-
-    fn current(&self, now: Moment) -> Vec<Arc<str>> {
-        let mut namespaces = self.lock();
-        namespaces.retain(|_, followed_at| now.millis_since(*followed_at) < FOLLOWED_MS);
-        namespaces.keys().cloned().collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, Moment>> {
-        self.namespaces.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 async fn read_all(
     client: PrometheusClient,
     metrics: Metrics,
@@ -163,7 +138,7 @@ async fn read_all(
         publish.send_replace(Arc::new(latest));
         tokio::select! {
             () = sleep(INTERVAL) => {}
-            () = followed.joined.notified() => {}
+            () = followed.joined() => {}
         }
     }
 }
