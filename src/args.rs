@@ -108,7 +108,7 @@ pub struct Serve {
     pub log_format: crate::telemetry::Format,
 
     /// What to log, as a tracing filter such as `info` or `ghostscaler=debug`.
-    #[arg(long, value_name = "FILTER", default_value = "info", env = "GHOSTSCALER_LOG")]
+    #[arg(long, value_name = "FILTER", default_value = crate::telemetry::DEFAULT_FILTER, env = "GHOSTSCALER_LOG")]
     pub log: String,
 
     /// Set by Kubernetes in every pod; with a service account's token it says "in a cluster".

@@ -9,6 +9,10 @@ use std::io::IsTerminal as _;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
+/// What is logged unless told otherwise. The Kubernetes client reports each retry of an outage on its
+/// own; `cluster` says it once, with the cause.
+pub const DEFAULT_FILTER: &str = "info,kube_client=off,kube_runtime=off";
+
 /// How a log line looks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
