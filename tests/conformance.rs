@@ -3,6 +3,7 @@
 mod broken;
 mod fault;
 mod right;
+mod role;
 mod scaler;
 mod tls;
 

@@ -70,12 +70,24 @@ impl std::fmt::Display for Failure {
             Failure::Status(code, message) => {
                 // A message may be of any length and from anywhere; a report shows its start.
                 let start: String = message.escape_debug().take(160).collect();
-                write!(f, "{code:?} \"{start}\"")
+                write!(f, "{} \"{start}\"", code_name(*code))
             }
             Failure::Broken(why) => write!(f, "the connection broke ({why})"),
             Failure::Late => write!(f, "no answer within {} s", CALL_LIMIT.as_secs()),
         }
     }
+}
+
+/// The name that a code has in gRPC's own documents, such as `NOT_FOUND`.
+pub(super) fn code_name(code: Code) -> String {
+    let mut name = String::new();
+    for letter in format!("{code:?}").chars() {
+        if letter.is_uppercase() && !name.is_empty() {
+            name.push('_');
+        }
+        name.push(letter.to_ascii_uppercase());
+    }
+    name
 }
 
 /// The outcome of a call with the time it took.

@@ -63,6 +63,12 @@ async fn each_rule_of_the_checklist_has_an_entry_with_its_reason() {
     {
         expected.extend((1..=n_rules).map(|n| format!("{letter}{n}")));
     }
+    let refusal = "NOT_FOUND \"no such metric\"";
+    assert!(
+        entries(&report, "pass")
+            .iter()
+            .any(|(id, detail)| *id == "A9" && detail.starts_with(refusal))
+    );
     let checks = report["checks"].as_array().unwrap();
     let ids: Vec<&str> = checks.iter().map(|entry| entry["id"].as_str().unwrap()).collect();
     assert_eq!(ids, expected);

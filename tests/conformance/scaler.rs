@@ -44,7 +44,24 @@ const CONNECTIONS_MAX: usize = 70;
 /// A running scaler; dropping it stops it.
 pub(super) struct Running {
     pub(super) address: SocketAddr,
+    shared: Arc<Shared>,
     _server: AbortOnDropHandle<()>,
+}
+
+impl Running {
+    /// All calls so far.
+    pub(super) fn calls(&self) -> Vec<Call> {
+        self.shared.calls.lock().expect("no panic under the lock").clone()
+    }
+}
+
+/// What one call looked like on the wire.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Call {
+    pub(super) method: &'static str,
+    /// The `grpc-timeout` header.
+    pub(super) deadline: Option<String>,
+    pub(super) user_agent: String,
 }
 
 /// Starts a scaler on a port of its own.
@@ -61,7 +78,8 @@ pub(super) async fn start(kind: Kind, fault: Fault) -> Running {
         Fault::NoHealthForServer => reporter.clear_service_status("").await,
         _ => {}
     }
-    let scaler = Scaler { kind, fault, shared: Arc::default() };
+    let shared: Arc<Shared> = Arc::default();
+    let scaler = Scaler { kind, fault, shared: Arc::clone(&shared) };
     let streams_max = (fault == Fault::FewStreams).then_some(STREAMS_MAX);
     let server = tonic::transport::Server::builder()
         .max_concurrent_streams(streams_max)
@@ -69,7 +87,7 @@ pub(super) async fn start(kind: Kind, fault: Fault) -> Running {
         .add_optional_service((fault != Fault::NoHealth).then_some(health))
         .serve_with_incoming(TcpListenerStream::new(listener));
     let server = tokio::spawn(async move { server.await.expect("the server goes on") });
-    Running { address, _server: AbortOnDropHandle::new(server) }
+    Running { address, shared, _server: AbortOnDropHandle::new(server) }
 }
 
 struct Scaler {
@@ -80,6 +98,7 @@ struct Scaler {
 
 #[derive(Default)]
 struct Shared {
+    calls: Mutex<Vec<Call>>,
     n_spec_calls: AtomicUsize,
     n_metrics_calls: AtomicUsize,
     n_errors: AtomicUsize,
@@ -113,7 +132,7 @@ impl ExternalScaler for Scaler {
         &self,
         request: Request<ScaledObjectRef>,
     ) -> Answer<GetMetricSpecResponse> {
-        self.admit(&request)?;
+        self.admit("GetMetricSpec", &request)?;
         let by_hpa = request.metadata().contains_key("grpc-timeout");
         let metadata = request.into_inner().scaler_metadata;
         let n = self.shared.n_spec_calls.fetch_add(1, Ordering::Relaxed);
@@ -136,7 +155,7 @@ impl ExternalScaler for Scaler {
     }
 
     async fn get_metrics(&self, request: Request<GetMetricsRequest>) -> Answer<GetMetricsResponse> {
-        self.admit(&request)?;
+        self.admit("GetMetrics", &request)?;
         self.see(request.remote_addr(), |seen| seen.asked_metrics = true);
         let GetMetricsRequest { scaled_object_ref, metric_name } = request.into_inner();
         let Some(scaled_object) = scaled_object_ref else {
@@ -154,7 +173,7 @@ impl ExternalScaler for Scaler {
     }
 
     async fn is_active(&self, request: Request<ScaledObjectRef>) -> Answer<IsActiveResponse> {
-        self.admit(&request)?;
+        self.admit("IsActive", &request)?;
         let mut in_order = true;
         self.see(request.remote_addr(), |seen| in_order = seen.asked_metrics);
         if self.fault != Fault::BadMetadataIsActive {
@@ -175,7 +194,7 @@ impl ExternalScaler for Scaler {
         &self,
         request: Request<ScaledObjectRef>,
     ) -> Answer<Self::StreamIsActiveStream> {
-        self.admit(&request)?;
+        self.admit("StreamIsActive", &request)?;
         if self.kind == Kind::Pull {
             return Err(Status::unimplemented("poll instead"));
         }
@@ -206,7 +225,7 @@ impl ExternalScaler for Scaler {
         &self,
         request: Request<ScaledObjectRef>,
     ) -> Answer<Self::StreamMetricSpecStream> {
-        self.admit(&request)?;
+        self.admit("StreamMetricSpec", &request)?;
         let n = self.shared.n_spec_streams.fetch_add(1, Ordering::Relaxed);
         let offered = self.kind == Kind::Streamed
             || [Fault::SpecStreamSilent, Fault::SpecStreamEndsEmpty].contains(&self.fault);
@@ -229,8 +248,14 @@ impl Scaler {
         look(connections.entry(peer.expect("TCP has a peer")).or_default());
     }
 
-    /// Faults that refuse whole connections.
-    fn admit<T>(&self, request: &Request<T>) -> Result<(), Status> {
+    /// Writes the call down; some faults refuse whole connections.
+    fn admit<T>(&self, method: &'static str, request: &Request<T>) -> Result<(), Status> {
+        let header = |name| Some(request.metadata().get(name)?.to_str().ok()?.to_owned());
+        self.shared.calls.lock().expect("no panic under the lock").push(Call {
+            method,
+            deadline: header("grpc-timeout"),
+            user_agent: header("user-agent").unwrap_or_default(),
+        });
         let mut n_cancelled = 0;
         self.see(request.remote_addr(), |seen| n_cancelled = seen.n_cancelled);
         let n_connections = self.shared.connections.lock().expect("no panic under the lock").len();

@@ -86,42 +86,28 @@ fn provocations(context: &Context) -> Result<Vec<Provocation>, Shortfall> {
 }
 
 async fn c1_stable_texts(context: &Context) -> Finding {
-    /// KEDA adds its own words, and an event holds 1,024 characters.
-    const LENGTH_MAX: usize = 200;
     const N_REPEATS: usize = 3;
     /// So that a text with a time in it, to the hundredth of a second, changes.
     const PAUSE: Duration = Duration::from_millis(25);
     let connection = context.connect().await?;
     let mut n_errors = 0;
     for provocation in provocations(context)? {
-        let mut first: Option<(tonic::Code, String)> = None;
+        let mut first: Option<Failure> = None;
         for _repeat in 0..N_REPEATS {
             let result = provocation.provoke(&connection).await.result;
             tokio::time::sleep(PAUSE).await;
-            let Err(Failure::Status(code, message)) = result else {
-                continue;
-            };
+            let Err(failure @ Failure::Status(..)) = result else { continue };
             n_errors += 1;
-            let what = provocation.what;
-            if message.len() > LENGTH_MAX {
-                return Err(Shortfall::Fail(format!(
-                    "the error of {what} has {} bytes, expected at most {LENGTH_MAX}",
-                    message.len()
-                )));
+            if let Some(fault) = text_fault(&failure) {
+                return Err(Shortfall::Fail(format!("the error of {} {fault}", provocation.what)));
             }
-            if !message.chars().all(|c| c == ' ' || c.is_ascii_graphic()) {
-                return Err(Shortfall::Fail(format!(
-                    "the error of {what} is not one line of ASCII: \"{}\"",
-                    message.escape_default()
-                )));
-            }
-            let now = (code, message);
             match &first {
-                None => first = Some(now),
-                Some(before) if *before == now => {}
+                None => first = Some(failure),
+                Some(before) if *before == failure => {}
                 Some(before) => {
                     return Err(Shortfall::Fail(format!(
-                        "{what} is answered with {before:?} and then with {now:?}"
+                        "{} is answered with {before} and then with {failure}",
+                        provocation.what
                     )));
                 }
             }
@@ -131,6 +117,20 @@ async fn c1_stable_texts(context: &Context) -> Finding {
         return Err(Shortfall::unseen("nothing that was tried is answered with an error"));
     }
     Ok(format!("{n_errors} errors looked at"))
+}
+
+/// What is wrong with an error's text, if anything.
+fn text_fault(failure: &Failure) -> Option<String> {
+    /// KEDA adds its own words, and an event holds 1,024 characters.
+    const LENGTH_MAX: usize = 200;
+    let Failure::Status(_code, message) = failure else { return None };
+    if message.len() > LENGTH_MAX {
+        Some(format!("has {} bytes, expected at most {LENGTH_MAX}", message.len()))
+    } else if !message.chars().all(|c| c == ' ' || c.is_ascii_graphic()) {
+        Some(format!("is not one line of ASCII: \"{}\"", message.escape_default()))
+    } else {
+        None
+    }
 }
 
 async fn c2_odd_requests(context: &Context) -> Finding {
