@@ -152,9 +152,8 @@ impl Window {
     /// that come again have already been.
     fn civil_at(&self, instant: Timestamp) -> DateTime {
         let civil = self.timezone.to_datetime(instant);
-        let before_change = self.timezone.preceding(instant).next().and_then(|change| {
-            let just_before = change.timestamp() - jiff::SignedDuration::from_millis(1);
-            Some(self.timezone.to_datetime(just_before))
+        let before_change = self.timezone.preceding(instant).next().map(|change| {
+            self.timezone.to_datetime(change.timestamp() - jiff::SignedDuration::from_millis(1))
         });
         before_change.map_or(civil, |before| civil.max(before))
     }

@@ -3,7 +3,7 @@
 //! Must not drop a connection because of new files, nor serve with files that do not fit together.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -223,12 +223,12 @@ impl Tls {
 
 fn certificates(
     what: &'static str,
-    path: &PathBuf,
+    path: &Path,
     pem: &[u8],
 ) -> Result<Vec<CertificateDer<'static>>, Error> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match found {
         Ok(found) if !found.is_empty() => Ok(found),
-        Ok(_) | Err(_) => Err(Error::Pem { what, path: path.clone() }),
+        Ok(_) | Err(_) => Err(Error::Pem { what, path: path.to_owned() }),
     }
 }
