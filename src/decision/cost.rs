@@ -30,6 +30,8 @@ const ERROR_CHANGED: f64 = 0.3;
 const ERROR_ROWS: f64 = 60.0;
 /// Rows before the first fit is used to judge others.
 const FIRST_ROWS: f64 = 5.0;
+/// Share of new rows that is worth solving again.
+const NEW_SHARE: f64 = 0.01;
 /// Neighbouring rows are alike; ten of them tell about as much as one independent row.
 const ROWS_PER_INDEPENDENT: f64 = 10.0;
 /// No machine is quieter than this, however well the rows agree.
@@ -118,6 +120,8 @@ pub struct CostModel {
     costs: [f64; N],
     /// Rows behind the fit.
     rows: f64,
+    /// Rows since the last fit.
+    new_rows: f64,
     /// Mean relative error of predictions made before the row was learned.
     error: f64,
     /// Relative standard error of the priced work, from the last fit.
@@ -133,6 +137,7 @@ impl Default for CostModel {
             normal: Normal::default(),
             costs: [0.0; N],
             rows: 0.0,
+            new_rows: 0.0,
             error: ERROR_CHANGED,
             spread: 1.0,
             varied: 0.0,
@@ -174,14 +179,16 @@ impl CostModel {
         let scaled = features.map(|value| value / step_s);
         self.normal.add(&scaled, weight * trust, keep);
         self.rows = self.rows * keep + weight * trust;
+        self.new_rows += haste * weight;
     }
 
-    /// Solves for the costs. Separate from [`CostModel::observe`], so that a decision is priced
-    /// by what was known before it.
+    /// Solves for the costs, once there is enough that is new. Separate from
+    /// [`CostModel::observe`], so that a decision is priced by what was known before it.
     pub fn refit(&mut self) {
-        if self.rows < FIRST_ROWS / 2.0 {
+        if self.rows < FIRST_ROWS / 2.0 || self.new_rows < NEW_SHARE * self.rows {
             return;
         }
+        self.new_rows = 0.0;
         self.costs = self.normal.solve();
         // Scaled rows all have the target 1, so the right-hand side holds the mean features: the
         // part of a step that is work is their inner product with the costs.

@@ -64,8 +64,8 @@ pub fn decide(
     let step_ms = state.last_tick.map_or(0, |last| now.millis_since(last));
     let said = ask_rules(spec, &mut state, observation, ordered, step_ms, now);
     note_evidence(spec, &mut state, &said, step_ms, now);
-    let outcome = compose::compose(spec, &state, observation, &said);
-    let decision = report::report(spec, &mut state, observation, &said, &outcome, now);
+    let mut outcome = compose::compose(spec, &state, observation, &said);
+    let decision = report::report(spec, &mut state, observation, &said, &mut outcome, now);
     remember(&mut state, observation, &said, &outcome, step_ms, now);
     (decision, state)
 }

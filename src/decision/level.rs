@@ -4,12 +4,16 @@
 
 mod learned;
 mod price;
+#[cfg(test)]
+mod tests;
 
 use super::members::Seen;
 use super::number::ceil_count;
 use super::supply::Supply;
 use super::window::Means;
 use super::{LevelSource, Profile, Reason, Rule, Spec, Vote, headroom};
+#[cfg(test)]
+use learned::Saturation;
 pub(super) use learned::{Figures, Learned};
 pub(super) use price::Price;
 

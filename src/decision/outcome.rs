@@ -153,7 +153,7 @@ pub enum Health {
     Degraded {
         /// Since when.
         since: Moment,
-        /// The most frequent cause.
+        /// The most telling cause, by the order of [`Why`].
         why: Why,
         /// Engines that answered.
         answered: u32,

@@ -89,8 +89,6 @@ pub enum Why {
     Partial,
     /// Answers come, and their sample timestamps do not move.
     NotMoving,
-    /// Gauges say busy, and no counter has moved: a hung engine or stuck gauges.
-    Frozen,
     /// The pod is gone, terminating or not ready.
     PodGone,
     /// The value itself is impossible (NaN, infinite, negative, a sentinel).
@@ -116,7 +114,6 @@ impl Why {
             Why::AmbiguousTenant => "ambiguous_tenant",
             Why::Partial => "partial",
             Why::NotMoving => "not_moving",
-            Why::Frozen => "frozen",
             Why::PodGone => "pod_gone",
             Why::Impossible => "impossible",
         }
@@ -145,9 +142,6 @@ impl Why {
             }
             Why::Partial => "the source says that its answer is partial",
             Why::NotMoving => "answers come but the samples in them no longer move",
-            Why::Frozen => {
-                "the gauges say busy but no counter moves: a hung engine or stuck gauges"
-            }
             Why::PodGone => "the pod is gone, terminating or not ready",
             Why::Impossible => "the value is impossible (NaN, infinite, negative or a sentinel)",
         }

@@ -38,22 +38,23 @@ pub(super) fn report(
     state: &mut State,
     observation: &Observation,
     said: &Said,
-    outcome: &Outcome,
+    outcome: &mut Outcome,
     now: Moment,
 ) -> Decision {
     let supply = &said.supply;
     let busy = said.queue.waiting > 0.0 || supply.trusted > 0;
+    let notices = notices(state, said, outcome, now);
     let fast = busy && spec.tick_ms < SLOW_SOURCE_MS;
     Decision {
         at: now,
         answer: answer(spec, state, said, outcome.want, now),
         want: outcome.want,
         binding: outcome.binding,
-        votes: outcome.votes.clone(),
+        votes: std::mem::take(&mut outcome.votes),
         health: said.health,
         inputs: inputs(state, observation, said),
         next: next(spec, state, said, now),
-        notices: notices(state, said, outcome, now),
+        notices,
         next_tick_ms: if fast {
             FAST_TICK_MS.min(spec.tick_ms)
         } else {

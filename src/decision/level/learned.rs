@@ -73,7 +73,7 @@ pub(in crate::decision) struct Figures {
     /// A single step down went beyond what had been seen, and nothing speaks against it yet.
     pub(in crate::decision) trial: bool,
     /// A preset may raise the level now.
-    may_step: bool,
+    pub(in crate::decision) may_step: bool,
 }
 
 impl Figures {
@@ -233,5 +233,40 @@ impl Learned {
         if let Some(limit) = seen.running_limit {
             self.running_limit = Some(limit / n_live);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mean_request_needs_a_few_requests() {
+        let few = Lengths {
+            prompt: 800.0,
+            admitted: 4.0,
+            finished: 4.0,
+            ..Lengths::default()
+        };
+        assert_eq!(few.of_a_request(), None);
+    }
+
+    #[test]
+    fn unfinished_requests_stretch_the_mean_of_the_finished_ones_threefold_at_most() {
+        let of = |generated| {
+            Lengths {
+                prompt: 4_000.0,
+                generated,
+                admitted: 20.0,
+                finished: 10.0,
+                finished_generated: 500.0,
+            }
+            .of_a_request()
+        };
+        // 4000/20 prompt tokens; finished ones of 50; all tokens by finished ones 50, 90, 400.
+        assert_eq!(of(500.0), Some((200.0, 50.0)));
+        assert_eq!(of(900.0), Some((200.0, 90.0)));
+        assert_eq!(of(4_000.0), Some((200.0, 150.0)));
+        assert_eq!(of(100.0), Some((200.0, 50.0)));
     }
 }

@@ -219,3 +219,67 @@ impl fmt::Display for Reason {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_read_as_sentences_with_their_numbers() {
+        for (reason, text) in [
+            (
+                Reason::Work {
+                    work: 2.1,
+                    headroom: 0.25,
+                    rho: 0.85,
+                    need: 2.764,
+                },
+                "work for 2.10 replicas plus 0.25 headroom, each trusted with 85 %: 2.76 needed",
+            ),
+            (
+                Reason::Waiting {
+                    waiting: 3.0,
+                    cleared: 0.0,
+                    per_replica: 0.0,
+                },
+                "3 waiting and a replica's size is not known: one more",
+            ),
+            (
+                Reason::Waiting {
+                    waiting: 16.0,
+                    cleared: 4.0,
+                    per_replica: 8.0,
+                },
+                "16 waiting, 4 of them soon cleared, 8.0 running per replica",
+            ),
+            (
+                Reason::Evidence {
+                    score: 64.2,
+                    evidence_ms: 480_000,
+                    hold_ms: 600_000,
+                    coverage: 0.72,
+                },
+                "one replica fewer scores 64: 8m of 10m evidence, 72 % of ticks fresh",
+            ),
+            (
+                Reason::Released {
+                    evidence_ms: 1_200_000,
+                    hold_ms: 600_000,
+                    trial: true,
+                },
+                "not needed for 20m (hold 10m), one step beyond the load seen so far",
+            ),
+            (
+                Reason::GpuCeiling {
+                    activity: 0.9,
+                    ceiling: 0.8,
+                    confirmed: false,
+                },
+                "GPU activity 90 % against a ceiling of 80 %, demand does not confirm more",
+            ),
+            (Reason::Clamped { wanted: 12 }, "the rules wanted 12"),
+        ] {
+            assert_eq!(reason.to_string(), text);
+        }
+    }
+}

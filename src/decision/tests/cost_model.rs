@@ -53,7 +53,7 @@ fn a_linear_engine_is_identified() {
 #[test]
 fn a_new_model_is_not_usable() {
     assert!(!CostModel::default().is_usable());
-    assert_eq!(CostModel::default().costs(), [0.0; 4]);
+    assert!(CostModel::default().costs().iter().all(|cost| *cost <= 0.0));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::decision::{
     Replicas, Spec, State, decide,
 };
 
-const SLICE_S: f64 = 0.25;
+const SLICE_S: f64 = 0.5;
 
 /// The engine's true cost of a step, and its limits.
 #[derive(Debug, Clone, Copy)]
@@ -70,6 +70,8 @@ pub(super) struct Fleet {
     pub(super) cold_start_s: f64,
     /// Noise on every input, as a share.
     pub(super) noise: f64,
+    /// The engine has nothing from which its cost could be learned.
+    pub(super) unlearnable: bool,
     /// Poisson arrivals, or evenly spaced ones.
     pub(super) random: bool,
     replicas: Vec<Replica>,
@@ -94,6 +96,7 @@ impl Fleet {
             now_s: 0.0,
             cold_start_s: 120.0,
             noise: 0.0,
+            unlearnable: false,
             random: false,
             replicas: Vec::new(),
             n_started: 0,
@@ -223,6 +226,7 @@ impl Fleet {
             let up = replica.ready_at_s <= now_s;
             let mut value = replica.sample;
             value.at = moment(now_s);
+            value.steps = value.steps.filter(|_| !self.unlearnable);
             value.waiting = Some(replica.waiting.len() as f64);
             value.running = Some(replica.running.len() as f64);
             value.kv_usage = Some((replica.running.len() as f64 * 0.005).min(1.0));
@@ -257,7 +261,7 @@ impl Fleet {
     /// Lets one tick pass without deciding.
     pub(super) fn advance(&mut self, requests_per_s: f64) {
         let before: Vec<EngineSample> = self.replicas.iter().map(|r| r.sample).collect();
-        for _ in 0..20 {
+        for _ in 0..10 {
             self.slice(requests_per_s);
         }
         for (replica, before) in self.replicas.iter_mut().zip(before) {

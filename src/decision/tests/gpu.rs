@@ -21,7 +21,7 @@ fn informed(n: u32) -> Bench {
     for round in 0..100_u32 {
         let running = f64::from(1 + round % 20);
         bench.seen.gpu = gpu(0.99, Some(0.02 * running));
-        bench.tick(|_| Does::serving(running)).next_tick_ms.min(0);
+        bench.run(5, |_| Does::serving(running));
     }
     bench
 }

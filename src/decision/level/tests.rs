@@ -1,0 +1,354 @@
+//! Worked values of prices, utilisation, trust and the dead band.
+
+use super::*;
+use crate::decision::supply::SupplyState;
+use crate::decision::{Moment, Replicas};
+
+/// An engine of 10 ms a step, 0.1 ms a prompt token, 1 ms a generated one; requests of 200 and 100
+/// tokens: 0.02 + 0.1 = 0.12 s each.
+fn figures() -> Figures {
+    Figures {
+        costs: Some([0.010, 0.000_1, 0.001, 0.0]),
+        request: Some((200.0, 100.0)),
+        ..Figures::default()
+    }
+}
+
+fn means() -> Means {
+    Means {
+        prompt: 1_000.0,
+        generated: 500.0,
+        running: 10.0,
+        ..Means::default()
+    }
+}
+
+/// The level of `n` live replicas.
+fn level(n: u32, spec: &Spec, means: &Means, figures: &Figures, learnable: bool) -> Level {
+    let seen = Seen {
+        live: n,
+        learnable,
+        waiting: Some(0.0),
+        ..Seen::default()
+    };
+    let replicas = Replicas {
+        spec: Some(n),
+        ready: n,
+        ..Replicas::default()
+    };
+    let supply = SupplyState::default().look(spec, &replicas, n, Moment(0));
+    let minute = Some(means);
+    ask(
+        &Ask {
+            spec,
+            seen: &seen,
+            supply: &supply,
+            minute,
+            recent: minute,
+        },
+        figures,
+        &Band::default(),
+    )
+}
+
+#[track_caller]
+fn close(value: f64, expected: f64) {
+    assert!((value - expected).abs() < 1e-4, "{value} is not {expected}");
+}
+
+#[test]
+fn work_is_tokens_times_their_price() {
+    // 1000 · 0.0001 + 500 · 0.001.
+    close(
+        level(1, &Spec::default(), &means(), &figures(), true)
+            .work
+            .unwrap(),
+        0.6,
+    );
+}
+
+#[test]
+fn work_that_comes_counts_where_it_is_more_than_what_is_served() {
+    let means = Means {
+        arrived: 8.0,
+        ..means()
+    };
+    // 8 · 0.12.
+    close(
+        level(1, &Spec::default(), &means, &figures(), true)
+            .work
+            .unwrap(),
+        0.96,
+    );
+}
+
+#[test]
+fn a_queue_that_is_worked_off_is_no_demand() {
+    let means = Means {
+        drained: 2.0,
+        arrived: 1.0,
+        ..means()
+    };
+    // 0.6 - 2 · 0.12; what came is 0.12.
+    close(
+        level(1, &Spec::default(), &means, &figures(), true)
+            .work
+            .unwrap(),
+        0.36,
+    );
+}
+
+#[test]
+fn a_growing_queue_adds_nothing_to_what_is_served() {
+    let means = Means {
+        drained: 0.0,
+        ..means()
+    };
+    close(
+        level(1, &Spec::default(), &means, &figures(), true)
+            .work
+            .unwrap(),
+        0.6,
+    );
+}
+
+#[test]
+fn resident_tokens_have_their_price() {
+    let figures = Figures {
+        costs: Some([0.010, 0.0, 0.001, 0.05]),
+        ..figures()
+    };
+    let means = Means {
+        kv_used: 0.2,
+        prompt: 0.0,
+        ..means()
+    };
+    // KV use of one request 0.2/10 = 0.02: 500 · (0.001 + 0.05 · 0.02).
+    close(
+        level(1, &Spec::default(), &means, &figures, true)
+            .work
+            .unwrap(),
+        1.0,
+    );
+}
+
+#[test]
+fn utilisation_is_what_the_latency_target_leaves() {
+    let rho = |slo_tpot_ms, figures: &Figures| {
+        // Seen at full load, so that the fit itself is trusted.
+        let figures = Figures {
+            healthy_rate: 1.0,
+            ..figures.clone()
+        };
+        let spec = Spec {
+            slo_tpot_ms,
+            ..Spec::default()
+        };
+        level(1, &spec, &means(), &figures, true).rho.unwrap()
+    };
+    // 1 - 10/200, 1 - 10/20; never above 0.95 nor below 0.3.
+    close(rho(200, &figures()), 0.95);
+    close(rho(20, &figures()), 0.5);
+    close(rho(2_000, &figures()), 0.95);
+    close(rho(5, &figures()), 0.3);
+}
+
+#[test]
+fn utilisation_is_what_the_kv_cache_leaves() {
+    let figures = Figures {
+        healthy_rate: 1.0,
+        ..figures()
+    };
+    let means = Means {
+        kv_used: 0.9,
+        ..means()
+    };
+    // 0.09 a request: 10 residents. q·w = 10/(100 · 0.010) · 0.12 = 1.2; 1.2/2.2.
+    close(
+        level(1, &Spec::default(), &means, &figures, true)
+            .rho
+            .unwrap(),
+        0.545_45,
+    );
+}
+
+#[test]
+fn utilisation_is_what_the_engines_limit_leaves() {
+    let figures = Figures {
+        healthy_rate: 1.0,
+        running_limit: Some(64.0),
+        ..figures()
+    };
+    // q·w = 64/(100 · 0.010) · 0.12 = 7.68; 7.68/8.68.
+    close(
+        level(1, &Spec::default(), &means(), &figures, true)
+            .rho
+            .unwrap(),
+        0.884_79,
+    );
+}
+
+#[test]
+fn capacity_is_trusted_as_far_as_it_was_seen() {
+    let rho = |healthy_rate, healthy| {
+        let figures = Figures {
+            healthy_rate,
+            healthy,
+            ..figures()
+        };
+        level(1, &Spec::default(), &means(), &figures, true)
+            .rho
+            .unwrap()
+    };
+    // 0.6 · 0.95 unseen; 1.3 · 0.6 seen; never above the fit.
+    close(rho(0.0, false), 0.57);
+    close(rho(0.4, false), 0.57);
+    close(rho(0.6, false), 0.78);
+    close(rho(0.9, false), 0.95);
+    // The present minute counts once it was healthy: 1.3 · 0.6.
+    close(rho(0.0, true), 0.78);
+}
+
+#[test]
+fn a_trial_is_trusted_for_raising_and_not_for_further_releases() {
+    let figures = Figures {
+        trial: true,
+        ..figures()
+    };
+    let level = level(1, &Spec::default(), &means(), &figures, true);
+    // 0.85 · 0.95 = 0.8075.
+    close(level.need.unwrap(), 0.6 / 0.8075);
+    close(level.carry.unwrap(), 0.6 / 0.57);
+    close(level.carry_trial.unwrap(), 0.6 / 0.8075);
+}
+
+#[test]
+fn headroom_is_added_to_work() {
+    let figures = Figures {
+        growth: 0.5,
+        healthy_rate: 1.0,
+        ..figures()
+    };
+    let level = level(1, &Spec::default(), &means(), &figures, true);
+    // 0.5 · √0.6 = 0.3873.
+    close(level.headroom, 0.387_3);
+    close(level.need.unwrap(), 0.987_3 / 0.95);
+    assert_eq!(level.want, Some(2));
+}
+
+#[test]
+fn no_work_needs_no_headroom() {
+    let figures = Figures {
+        growth: 0.5,
+        ..figures()
+    };
+    let level = level(3, &Spec::default(), &Means::default(), &figures, true);
+    close(level.need.unwrap(), 0.0);
+    assert_eq!(level.want, Some(0));
+}
+
+#[test]
+fn without_counters_the_throughput_at_saturation_is_the_price() {
+    let saturation = Some(Saturation {
+        generated: Some(1_000.0),
+        finished: Some(10.0),
+    });
+    let figures = Figures {
+        costs: None,
+        saturation,
+        ..figures()
+    };
+    let level = level(1, &Spec::default(), &means(), &figures, false);
+    assert_eq!(level.source, LevelSource::Saturation);
+    // 500/1000, at 0.85 of what a replica does at saturation.
+    close(level.work.unwrap(), 0.5);
+    close(level.need.unwrap(), 0.5 / 0.85);
+    close(level.request_s.unwrap(), 0.1);
+}
+
+#[test]
+fn without_token_counters_finished_requests_are_the_work() {
+    let saturation = Some(Saturation {
+        generated: None,
+        finished: Some(10.0),
+    });
+    let figures = Figures {
+        costs: None,
+        saturation,
+        ..figures()
+    };
+    let means = Means {
+        finished: 6.0,
+        ..means()
+    };
+    close(
+        level(1, &Spec::default(), &means, &figures, false)
+            .work
+            .unwrap(),
+        0.6,
+    );
+}
+
+#[test]
+fn what_can_be_learned_is_not_measured_at_saturation() {
+    let saturation = Some(Saturation {
+        generated: Some(1_000.0),
+        finished: Some(10.0),
+    });
+    let figures = Figures {
+        costs: None,
+        saturation,
+        ..figures()
+    };
+    let level = level(1, &Spec::default(), &means(), &figures, true);
+    assert_eq!((level.source, level.want), (LevelSource::Unlearned, None));
+}
+
+#[test]
+fn presets_follow_the_profile() {
+    for (profile, need) in [
+        // 64 in flight by 32, 4 and 64.
+        (Profile::Chat, 2.0),
+        (Profile::LongContext, 16.0),
+        (Profile::Batch, 1.0),
+    ] {
+        let spec = Spec {
+            profile,
+            ..Spec::default()
+        };
+        let means = Means {
+            in_flight: 64.0,
+            ..means()
+        };
+        let level = level(1, &spec, &means, &Figures::default(), false);
+        assert_eq!(level.source, LevelSource::InFlight);
+        close(level.need.unwrap(), need);
+    }
+}
+
+#[test]
+fn what_was_let_go_is_taken_back_only_for_more_than_noise() {
+    let mut band = Band::default();
+    assert_eq!(band.count(3.01, 3), 4);
+    band.released(3, 2.95);
+    // 2.95 · 1.05/0.95 = 3.26.
+    assert_eq!(band.count(3.25, 3), 3);
+    assert_eq!(band.count(3.27, 3), 4);
+    // At another count it does not speak.
+    assert_eq!(band.count(4.01, 4), 5);
+}
+
+#[test]
+fn what_was_asked_for_is_let_go_only_for_more_than_noise() {
+    let mut band = Band::default();
+    assert_eq!(band.floor(3.0), 3);
+    band.raised(4, Some(3.05));
+    // 3.05 · 0.95/1.05 = 2.76.
+    assert_eq!(band.floor(2.75), 3);
+    assert_eq!(band.floor(2.77), 4);
+    assert_eq!(band.floor(3.2), 4);
+    assert_eq!(band.floor(5.0), 5);
+    // A raise by another rule has no need to compare with.
+    band.raised(4, None);
+    assert_eq!(band.floor(2.9), 3);
+}
