@@ -272,7 +272,7 @@ impl RawWorkload {
             }
         }
         let min = self.min.unwrap_or(0);
-        let max = self.max.unwrap_or(DEFAULT_MAX.max(min));
+        let max = self.max.unwrap_or_else(|| DEFAULT_MAX.max(min));
         if max == 0 || max < min || max > MOST_REPLICAS {
             faults.add(
                 format!("{field}.max"),
@@ -386,11 +386,10 @@ impl Faults {
                 Some(url.as_str().into())
             }
             Ok(_) | Err(_) => {
-                self.add(
-                    field.to_owned(),
-                    text,
-                    "HOST:PORT, or an http or https URL without credentials",
-                );
+                // What stands before an @ may be a password.
+                let shown = text.rsplit('@').next().unwrap_or_default();
+                let expected = "HOST:PORT, or an http or https URL without credentials";
+                self.add(field.to_owned(), shown, expected);
                 None
             }
         }

@@ -103,7 +103,7 @@ fn bind(
     configured: Option<SocketAddr>,
     default: ([u8; 4], u16),
 ) -> anyhow::Result<TcpListener> {
-    let address = configured.unwrap_or(default.into());
+    let address = configured.unwrap_or_else(|| default.into());
     TcpListener::bind(address).with_context(|| {
         let flag = what.to_ascii_lowercase();
         format!("{what} cannot listen on {address}: choose another with --{flag}-address")

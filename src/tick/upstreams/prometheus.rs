@@ -31,11 +31,13 @@ const FIRST_READ: Duration = Duration::from_secs(3);
 /// The last read of each followed namespace.
 type Latest = HashMap<Arc<str>, Result<Arc<Series>, Why>>;
 
+/// Engine series by the pod, or else the instance, that they name.
+type ByTarget = HashMap<Box<str>, Vec<NewestSample>>;
+
 /// The engine series of one namespace.
 #[derive(Debug, Default)]
 struct Series {
-    /// By the pod, or else the instance, that they name.
-    by_target: HashMap<Box<str>, Vec<NewestSample>>,
+    by_target: ByTarget,
     /// Prometheus warned: what is not here may exist.
     partial: bool,
 }
@@ -149,8 +151,8 @@ fn batches(namespaces: &[Arc<str>]) -> Vec<Namespaces> {
 }
 
 /// Sorts the series by namespace, then by target.
-fn by_namespace(batch: Batch) -> (HashMap<Box<str>, HashMap<Box<str>, Vec<NewestSample>>>, bool) {
-    let mut sorted: HashMap<Box<str>, HashMap<Box<str>, Vec<NewestSample>>> = HashMap::new();
+fn by_namespace(batch: Batch) -> (HashMap<Box<str>, ByTarget>, bool) {
+    let mut sorted: HashMap<Box<str>, ByTarget> = HashMap::new();
     for sample in batch.series {
         let namespace = sample.labels.get("namespace");
         let target = TARGET_LABELS.iter().find_map(|label| sample.labels.get(label));
