@@ -161,17 +161,21 @@ fn commands_that_are_shown_can_be_given() {
 }
 
 #[test]
-fn flags_that_are_named_exist() {
+fn flags_and_benches_that_are_named_exist() {
     let args = Args::command();
+    let manifest = read("Cargo.toml");
     let all: BTreeSet<&str> = args
         .get_subcommands()
         .flat_map(|command| command.get_arguments())
         .filter_map(Arg::get_long)
         .collect();
     for span in code_spans(&read("README.md")) {
-        let mut words = span.split_whitespace();
-        let first = words.next().unwrap_or_default();
+        let first = span.split_whitespace().next().unwrap_or_default();
         if first == "cargo" {
+            if let Some((_, bench)) = span.split_once(" --bench ") {
+                let listed = manifest.contains(&format!("[[bench]]\nname = \"{bench}\""));
+                assert!(listed, "README.md: `{span}` names a bench that Cargo.toml does not have");
+            }
             continue;
         }
         let command = args.find_subcommand(first);
