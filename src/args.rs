@@ -24,19 +24,27 @@ pub struct Args {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run the scaler: read engines, decide, answer KEDA over gRPC.
+    ///
+    /// With --kubeconfig, or inside a cluster, the workloads are the cluster's ScaledObjects;
+    /// otherwise they are the `workloads` of the configuration file. $KUBECONFIG alone changes
+    /// nothing.
     Serve(Box<Serve>),
     /// Print a workload's last decision and its reasons, from a running scaler.
     Explain(explain::Args),
     /// Run a recorded decision log through the decision again and compare.
+    ///
+    /// Exits with 0 if all lines are the same byte for byte, 1 if some differ, 2 if the file or a
+    /// line cannot be read.
     Replay(replay::Args),
     /// Check any external scaler against what KEDA expects of it.
+    ///
+    /// Plays KEDA's operator and the HPA: their calls, order, deadlines, streams and reconnects.
+    /// Point it at an object that has data. Exits with 0 if no check failed, 1 if one did, 2 if it
+    /// could not run. Rules that cannot be seen from outside are listed and fail nothing.
     Conformance(conformance::Args),
 }
 
-/// Runs the scaler.
-///
-/// With --kubeconfig, or inside a cluster, the workloads are the cluster's ScaledObjects; otherwise
-/// they are the `workloads` of the configuration file. $KUBECONFIG alone changes nothing.
+/// The flags of `serve`.
 #[derive(Debug, clap::Args)]
 pub struct Serve {
     /// The configuration file (YAML): upstreams, wake sources, and workloads without a cluster.

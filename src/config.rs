@@ -447,7 +447,10 @@ pub enum Error {
 fn list(faults: &[Fault]) -> String {
     let lines: Vec<String> = faults
         .iter()
-        .map(|fault| format!("`{}` is {:?}: expected {}", fault.field, fault.value, fault.expected))
+        .map(|Fault { field, value, expected }| match value.as_str() {
+            "" => format!("`{field}`: expected {expected}"),
+            value => format!("`{field}` is {value:?}: expected {expected}"),
+        })
         .collect();
     lines.join("\n")
 }

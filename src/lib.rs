@@ -35,7 +35,7 @@
 //! | [`observe`] | inventory and readings into one observation |
 //! | [`registry`] | every tracked trigger and its published snapshot |
 //! | [`tick`] | the loop of one trigger, and the shared readers of Prometheus, DCGM and gateways |
-//! | [`grpc`] | KEDA's contract, health, reflection, TLS; on a runtime of its own |
+//! | [`grpc`], [`proto`] | KEDA's contract, health, reflection, TLS; on a runtime of its own; the generated messages |
 //! | [`web`], [`metrics`], [`explain`] | the API, `/metrics`, and the API for a person |
 //! | [`declog`], [`replay`], [`statedir`] | the decision log and its proof; what outlives a restart |
 //! | [`conformance`] | a client that plays KEDA against any external scaler |

@@ -8,6 +8,7 @@
 )]
 
 mod conformance;
+mod docs;
 mod grpc;
 mod prometheus;
 mod support;

@@ -57,7 +57,7 @@ pub const FIELDS: [Field; 17] = [
         key: "source",
         kind: "one of",
         range: "pods, prometheus",
-        default: "pods where they can be reached, else prometheus",
+        default: "pods",
         doc: "Where engine metrics are read.",
         set: |policy, value| {
             policy.source = Some(match value {
@@ -83,7 +83,7 @@ pub const FIELDS: [Field; 17] = [
         key: "metricsPort",
         kind: "integer",
         range: "1..65535",
-        default: "the port that the pod declares, else the engine's own",
+        default: "the port that the pod declares, else 8000",
         doc: "The port of the pods' metrics.",
         set: |policy, value| {
             policy.metrics_port = Some(u16::try_from(integer(value, 1, 65_535)?).ok()?);
