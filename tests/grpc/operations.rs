@@ -288,7 +288,7 @@ fn f13_unusable_certificate_files_are_told_at_start_by_name() {
     let good = tls(folder.path(), false);
     let missing = Tls { key: folder.path().join("none.key"), ..good.clone() };
     let swapped = Tls { key: good.certificate.clone(), ..good.clone() };
-    let foreign = Tls { key: pem("second-server.key"), ..good.clone() };
+    let foreign = Tls { key: pem("second-server.key"), ..good };
     for (files, expected) in [
         (missing, "the private key file"),
         (swapped, "holds no PEM private key"),

@@ -165,7 +165,7 @@ def up_and_down(lab):
     lab.load.start(24, 200)
     ok = lab.watch(lambda s: s["spec"] == 2, 60)
     lab.say("ordered a second replica" if ok else "no second replica was ordered")
-    ok = ok and lab.watch(lambda s: s["ready"] == 2, 300, never=lambda s: s["spec"] < 2)
+    ok = ok and lab.watch(lambda s: s["ready"] == 2, 900, never=lambda s: s["spec"] < 2)
     lab.say("the second engine serves" if ok else "the second engine does not serve")
     ok = ok and lab.watch(NEVER, 30, never=lambda s: s["spec"] != 2)
     lab.load.stop()
@@ -175,7 +175,7 @@ def up_and_down(lab):
 
 def scaler_restart(lab):
     lab.load.start(24, 200)
-    if not lab.watch(lambda s: s["spec"] == 2 and s["ready"] == 2, 400):
+    if not lab.watch(lambda s: s["spec"] == 2 and s["ready"] == 2, 900):
         return False
     lab.end("ghostscaler", signal.SIGKILL)
     lab.say("scaler killed")
@@ -207,7 +207,7 @@ def engine_faults(lab):
     ok = ok and lab.watch(NEVER, 15, never=lambda s: s["spec"] != 2)
     lab.kubelet.signal_engine(pod, signal.SIGKILL)
     lab.say(f"engine of {pod} killed; it starts again")
-    ok = ok and lab.watch(lambda s: s["ready"] == 2, 300, never=lambda s: s["spec"] != 2)
+    ok = ok and lab.watch(lambda s: s["ready"] == 2, 900, never=lambda s: s["spec"] != 2)
     lab.load.stop()
     return lab.watch(lambda s: s["spec"] == 1, HOLD_S * 3 + 60) and ok
 
@@ -220,7 +220,7 @@ def through_prometheus(lab):
     lab.apply(json.dumps(scaled_object("prometheus")))
     lab.watch(NEVER, 45)
     lab.load.start(24, 200)
-    ok = lab.watch(lambda s: s["spec"] == 2 and s["ready"] == 2, 400)
+    ok = lab.watch(lambda s: s["spec"] == 2 and s["ready"] == 2, 900)
     lab.say("up through Prometheus" if ok else "not up through Prometheus")
     if ok:
         lab.end("prometheus", signal.SIGKILL)
@@ -260,7 +260,7 @@ def main():
         lab.start_scaler()
         lab.apply(manifest("pods"))
         lab.kubelet.start()
-        if not lab.watch(lambda s: s["ready"] == 1 and s["want"] == 1, 300):
+        if not lab.watch(lambda s: s["ready"] == 1 and s["want"] == 1, 900):
             lab.say("the first engine did not get ready")
             return 1
         for scenario in chosen:
