@@ -145,11 +145,10 @@ pub fn hpa(current: u32, want: u32) -> String {
 pub fn next(decision: &Decision, spec: Option<&Spec>) -> Vec<String> {
     let next = &decision.next;
     let mut sentences = Vec::new();
-    if let Some(waiting) = next.up_at_waiting {
-        sentences.push(format!("up: one more replica at {} waiting", number(waiting)));
-    }
     if spec.is_some_and(|spec| decision.want >= spec.max) {
         sentences.push("up: only with a larger maxReplicaCount".to_owned());
+    } else if let Some(waiting) = next.up_at_waiting {
+        sentences.push(format!("up: one more replica at {} waiting", number(waiting)));
     }
     match next.down_in_ms {
         Some(0) => sentences.push("down: the evidence for fewer is whole".to_owned()),

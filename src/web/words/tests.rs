@@ -167,7 +167,8 @@ fn what_would_change_the_answer_is_told_with_numbers() {
 
 #[test]
 fn bounds_and_a_missing_wake_source_are_told_as_what_stands_in_the_way() {
-    let decision = by(Rule::Max, 8, 8, Some(40.0));
+    let mut decision = by(Rule::Max, 8, 8, Some(40.0));
+    decision.next.up_at_waiting = Some(2.0);
     assert_eq!(next(&decision, Some(&Spec::default())), ["up: only with a larger maxReplicaCount"]);
     let idle = by(Rule::Zero, 1, 1, Some(0.0));
     let no_wake = Spec { min: 0, ..Spec::default() };
