@@ -99,8 +99,8 @@ pub struct Serve {
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_client_ca: Option<PathBuf>,
 
-    /// How long one engine may take to answer a scrape.
-    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = millis)]
+    /// How long one engine may take to answer a scrape, from 100ms to 15s.
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = scrape_timeout)]
     pub scrape_timeout: u64,
 
     /// How long to go on answering after SIGTERM, so that KEDA can move to another replica.
@@ -126,6 +126,12 @@ pub struct Serve {
 
 fn listen_address(text: &str) -> Result<SocketAddr, config::Error> {
     config::parse_listen_address(text)
+}
+
+fn scrape_timeout(text: &str) -> Result<u64, &'static str> {
+    // Above the slowest tick a hung engine would set the pace.
+    let in_range = millis(text).ok().filter(|millis| (100..=15_000).contains(millis));
+    in_range.ok_or("expected a duration from 100ms to 15s")
 }
 
 fn millis(text: &str) -> Result<u64, duration::Error> {

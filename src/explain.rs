@@ -130,13 +130,13 @@ pub async fn run(args: &Args, out: &mut dyn Write) -> Result<(), Error> {
         .redirect(reqwest::redirect::Policy::none())
         .no_proxy()
         .build()
-        .map_err(|source| Error::Unreachable { server: args.server.clone(), source })?;
+        .map_err(|source| Error::Unreachable { server: shown(args), source })?;
     let url = url(args)?;
     let mut last_seen = None;
     loop {
         let body = fetch(&client, &url, args).await?;
         let snapshot: Snapshot = serde_json::from_slice(&body)
-            .map_err(|source| Error::NotOurs { server: args.server.clone(), source })?;
+            .map_err(|source| Error::NotOurs { server: shown(args), source })?;
         let seen = (snapshot.workload.version, snapshot.workload.answer);
         if last_seen != Some(seen) {
             let shown = show(&snapshot, &body, args.format, last_seen.is_some(), out);
@@ -197,7 +197,7 @@ pub struct NoWorkload;
 
 fn url(args: &Args) -> Result<reqwest::Url, Error> {
     let (namespace, name) = &args.workload;
-    let wrong = || Error::Server { server: args.server.clone() };
+    let wrong = || Error::Server { server: shown(args) };
     let whole = if args.server.contains("://") {
         args.server.clone()
     } else {
@@ -222,6 +222,11 @@ fn url(args: &Args) -> Result<reqwest::Url, Error> {
     Ok(url)
 }
 
+/// The server as given. What stands before an @ may be a password.
+fn shown(args: &Args) -> String {
+    args.server.rsplit('@').next().unwrap_or_default().to_owned()
+}
+
 #[derive(serde::Deserialize)]
 struct Refusal {
     error: RefusalBody,
@@ -238,7 +243,7 @@ async fn fetch(
     url: &reqwest::Url,
     args: &Args,
 ) -> Result<Vec<u8>, Error> {
-    let server = || args.server.clone();
+    let server = || shown(args);
     let mut request = client.get(url.clone());
     if let Some(path) = &args.token_file {
         let token = tokio::fs::read_to_string(path)

@@ -25,7 +25,7 @@ pub fn observe(
     around: Around,
     now: Moment,
 ) -> Observation {
-    let engines: Vec<Engine> = workload
+    let mut engines: Vec<Engine> = workload
         .members
         .iter()
         .map(|member| Engine {
@@ -41,7 +41,11 @@ pub fn observe(
         .collect();
     let replicas = match workload.counted {
         Counted::ByKubernetes => workload.replicas,
-        Counted::ByAnswers => count_answers(workload.replicas, &engines),
+        Counted::ByAnswers => {
+            let loads = |e: &&mut Engine| e.reading == Reading::Missing { why: Why::Refused };
+            engines.iter_mut().filter(loads).for_each(|engine| engine.phase = Phase::Starting);
+            count_answers(workload.replicas, &engines)
+        }
     };
     Observation {
         replicas,

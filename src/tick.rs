@@ -16,12 +16,12 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, interval, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
 use crate::clock::Clock;
-use crate::decision::{Decision, Health, Moment, Spec, Wake};
+use crate::decision::{Answer, Decision, Health, Moment, Spec, Wake};
 use crate::declog::{self, DecisionLog, Record, is_news};
 use crate::inventory::Workload;
 use crate::metrics::Metrics;
@@ -65,12 +65,20 @@ const SPREAD_MS: u64 = 500;
 /// The tick never spins, whatever a decision asks for.
 const MIN_TICK_MS: u64 = 200;
 
+/// Counts that the Kubernetes API has not kept fresh for this long count as not read: a watch that
+/// is only resumed takes 15 s at most.
+const STALE_COUNTS_MS: u64 = 30_000;
+
+/// How often triggers that nobody asks for are looked for.
+const DROP_IDLE_INTERVAL: Duration = Duration::from_secs(60);
+
 /// Runs the tick of every tracked trigger until cancelled.
 pub async fn run(parts: Arc<Parts>, pulse: Pulse, cancel: CancellationToken) {
     let mut changes = parts.registry.changes();
     let mut tasks = JoinSet::new();
     let mut running: HashMap<TrackerKey, Running> = HashMap::new();
     let mut stale = true;
+    let mut idle = interval(DROP_IDLE_INTERVAL);
     loop {
         if std::mem::take(&mut stale) {
             changes.mark_unchanged();
@@ -90,6 +98,7 @@ pub async fn run(parts: Arc<Parts>, pulse: Pulse, cancel: CancellationToken) {
                 stale = true;
             }
             () = parts.wakes.arrived() => nudge_woken(&parts, &mut running),
+            _ = idle.tick() => parts.registry.drop_idle(),
             () = sleep(BEAT) => {}
         }
         pulse.beat();
@@ -167,31 +176,53 @@ impl Follow {
         let mut engines = Engines::default();
         let mut due = Instant::now() + Duration::from_millis(spread(&self.tracker.key));
         loop {
-            tokio::select! {
+            let reads = tokio::select! {
                 () = cancel.cancelled() => return,
-                () = sleep_until(due) => {}
-                () = self.nudge.notified() => {}
-            }
+                () = sleep_until(due) => true,
+                // Who is awake learns of more demand at its next tick. A wake has 500 ms, so it
+                // waits for no engine.
+                () = self.nudge.notified() => if self.is_active() { continue } else { false },
+            };
             let started = Instant::now();
-            let Some(next_tick_ms) = self.tick(&mut engines).await else { return };
-            due = started + Duration::from_millis(next_tick_ms.max(MIN_TICK_MS));
+            let Some(next_tick_ms) = self.tick(&mut engines, reads).await else { return };
+            let next = started + Duration::from_millis(next_tick_ms.max(MIN_TICK_MS));
+            due = if reads { next } else { due.min(next) };
         }
     }
 
+    fn is_active(&self) -> bool {
+        matches!(self.tracker.published.load().answer, Answer::Value { active: true, .. })
+    }
+
     /// One tick; gives the time to the next in milliseconds, or nothing when the workload is gone.
-    async fn tick(&mut self, engines: &mut Engines) -> Option<u64> {
+    async fn tick(&mut self, engines: &mut Engines, reads: bool) -> Option<u64> {
         let parts = Arc::clone(&self.parts);
         let tracker = Arc::clone(&self.tracker);
-        let inventory = parts.registry.inventory();
-        let workload = inventory.workloads.get(&tracker.key.workload)?;
+        let key = &tracker.key.workload;
         let upstreams = parts.upstreams.load_full();
-        engines.read(&parts, &upstreams, workload, &tracker.policy).await;
+        if reads {
+            // Only this workload is kept while its engines are read, not the inventory around it.
+            let workload = Arc::clone(parts.registry.inventory().workloads.get(key)?);
+            engines.read(&parts, &upstreams, &workload, &tracker.policy).await;
+        }
+        // The counts may have changed meanwhile.
+        let inventory = parts.registry.inventory();
+        let workload = &Arc::clone(inventory.workloads.get(key)?);
+        let counts_are_stale = inventory
+            .stale_since
+            .is_some_and(|since| parts.clock.now().millis_since(since) >= STALE_COUNTS_MS);
+        drop(inventory);
 
         let spec = spec(&tracker, workload, &upstreams);
         let now = parts.clock.now();
         let around = self.around(&upstreams, workload, now);
         let reading = |member: &_| engines.reading(member, spec.tick_ms, now);
-        let observation = Arc::new(observe(workload, reading, around, now));
+        let mut observation = observe(workload, reading, around, now);
+        if counts_are_stale {
+            // The last known count goes on in the state; what may be outdated lets nothing go.
+            observation.replicas.spec = None;
+        }
+        let observation = Arc::new(observation);
         let spec = Arc::new(spec);
         let previous = tracker.published.load_full();
 
@@ -257,9 +288,9 @@ fn spec(tracker: &Tracker, workload: &Workload, upstreams: &Upstreams) -> Spec {
 /// One log line for each change that an operator would want to find.
 fn tell(tracker: &Tracker, previous: Option<&Decision>, decision: &Decision) {
     let workload = &tracker.key.workload;
-    let was = previous.map(|previous| previous.want);
-    if was != Some(decision.want) {
-        info!(%workload, was, want = decision.want, rule = decision.binding.label(), "wanted count");
+    let was = previous.and_then(Decision::wanted);
+    if was != decision.wanted() {
+        info!(%workload, was, want = decision.wanted(), rule = decision.binding.label(), "wanted count");
     }
     let state = |decision: &Decision| matches!(decision.health, Health::Degraded { .. });
     match (previous.is_some_and(state), decision.health) {

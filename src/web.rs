@@ -66,12 +66,12 @@ pub struct Api {
 struct Shared {
     api: Api,
     // A page of 10,000 workloads takes some 20 MB while it is built: one at a time.
-    page: Semaphore,
+    page: Arc<Semaphore>,
 }
 
 /// All routes. Every connection must carry its peer, as [`serve`] sees to.
 pub fn router(api: Api) -> Router {
-    let shared = Arc::new(Shared { api, page: Semaphore::new(1) });
+    let shared = Arc::new(Shared { api, page: Arc::new(Semaphore::new(1)) });
     Router::new()
         .route("/metrics", get(metrics_page))
         .route("/livez", get(livez))
@@ -108,9 +108,13 @@ async fn metrics_page(
 ) -> Result<Response, Error> {
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
     let format = metrics::Format::accepted(accept);
-    let _one_at_a_time = shared.page.acquire().await.map_err(|_closed| Error::Internal)?;
-    let for_page = Arc::clone(&shared);
-    let built = tokio::task::spawn_blocking(move || for_page.api.metrics.render(format)).await;
+    let turn = Arc::clone(&shared.page).acquire_owned().await.map_err(|_closed| Error::Internal)?;
+    // The turn goes with the work: an asker who leaves does not end it.
+    let built = tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        shared.api.metrics.render(format)
+    })
+    .await;
     let page = match built {
         Ok(Ok(page)) => page,
         Ok(Err(_)) | Err(_) => return Err(Error::Internal),

@@ -22,12 +22,11 @@ use crate::tick::{Parts, Upstreams};
 /// the file itself would miss.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Reads and validates a file; no file is an empty configuration.
-pub(super) fn load(path: Option<&Path>) -> anyhow::Result<Config> {
-    match path {
-        None => Ok(Config::default()),
-        Some(path) => parse(path, &read(path)?),
-    }
+/// Reads and validates a file, and gives its text too; no file is an empty configuration.
+pub(super) fn load(path: Option<&Path>) -> anyhow::Result<(Config, Option<String>)> {
+    let Some(path) = path else { return Ok((Config::default(), None)) };
+    let text = read(path)?;
+    Ok((parse(path, &text)?, Some(text)))
 }
 
 fn read(path: &Path) -> anyhow::Result<String> {
@@ -49,12 +48,11 @@ fn parse(path: &Path, text: &str) -> anyhow::Result<Config> {
 pub(super) async fn follow(
     path: PathBuf,
     mut reloads: Reloads,
-    mut current: Config,
+    (mut current, mut text): (Config, Option<String>),
     in_cluster: bool,
     parts: Arc<Parts>,
     stop: CancellationToken,
 ) {
-    let mut text = read(&path).ok();
     loop {
         let asked = tokio::select! {
             () = stop.cancelled() => return,

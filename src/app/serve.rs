@@ -46,7 +46,7 @@ const READY_CHECK: Duration = Duration::from_millis(50);
 pub(super) async fn serve(args: args::Serve) -> anyhow::Result<()> {
     telemetry::init(args.log_format, &args.log)?;
     let stop = shutdown::on_terminate().context("signal handlers cannot be installed")?;
-    let config = reload::load(args.config.as_deref())?;
+    let (config, text) = reload::load(args.config.as_deref())?;
     // Bound before anything runs, so that a port in use is told at once.
     let grpc_listener = bind("gRPC", args.grpc_address.or(config.grpc_address), DEFAULT_GRPC)?;
     let http_listener = bind("HTTP", args.http_address.or(config.http_address), DEFAULT_HTTP)?;
@@ -58,11 +58,11 @@ pub(super) async fn serve(args: args::Serve) -> anyhow::Result<()> {
     let parts = parts(&args, &config, state_dir.as_ref(), log, metrics, clock)?;
     let mut tasks = JoinSet::new();
     let in_cluster = inventory(&args, &config, &parts, &stop, &mut tasks).await?;
-    let grpc = answer(&args, grpc_listener, http_listener, &parts, &stop, &mut tasks)?;
+    answer(&args, grpc_listener, http_listener, &parts, &stop, &mut tasks)?;
     if let Some(path) = args.config.clone() {
         let reloads = Reloads::listen().context("SIGHUP cannot be heard")?;
         let parts = Arc::clone(&parts);
-        tasks.spawn(reload::follow(path, reloads, config, in_cluster, parts, stop.clone()));
+        tasks.spawn(reload::follow(path, reloads, (config, text), in_cluster, parts, stop.clone()));
     }
     if let Some(dir) = state_dir.clone() {
         tasks.spawn(save_states(dir, Arc::clone(&parts), stop.clone()));
@@ -76,7 +76,6 @@ pub(super) async fn serve(args: args::Serve) -> anyhow::Result<()> {
     let told_to_end = stop.is_cancelled();
     stop.cancel();
     let end = async {
-        let served = grpc.finished().await;
         while tasks.join_next().await.is_some() {}
         if let Some(dir) = &state_dir {
             save(dir, &parts);
@@ -84,11 +83,10 @@ pub(super) async fn serve(args: args::Serve) -> anyhow::Result<()> {
         if let Some(writer) = log_writer {
             writer.finish().await;
         }
-        served
     };
     let grace = Duration::from_millis(args.drain_delay.saturating_add(args.shutdown_grace));
     match timeout(grace + LAST_WORDS, end).await {
-        Ok(served) => served?,
+        Ok(()) => {}
         Err(_elapsed) => warn!("the end took longer than its grace; the rest is cut off"),
     }
     match early {
@@ -198,7 +196,7 @@ fn answer(
     parts: &Arc<Parts>,
     stop: &CancellationToken,
     tasks: &mut JoinSet<()>,
-) -> anyhow::Result<grpc::Server> {
+) -> anyhow::Result<()> {
     let rpc_metrics = RpcMetrics::default();
     let options = grpc::Options {
         drain_delay: Duration::from_millis(args.drain_delay),
@@ -225,10 +223,18 @@ fn answer(
     let http_listener = tokio::net::TcpListener::from_std(http_listener)?;
     info!(grpc = %grpc.address, http = %http_address, "serving");
     tasks.spawn(web::serve(http_listener, router, stop.clone()));
-    tasks.spawn(tick::run(Arc::clone(parts), health.pulse("tick"), stop.clone()));
+    // Answers go on while they drain, so the ticks behind them end only after the service.
+    let ticks_end = CancellationToken::new();
+    tasks.spawn(tick::run(Arc::clone(parts), health.pulse("tick"), ticks_end.clone()));
     let ready = get_ready(parts.registry.clone(), health, grpc.readiness.clone(), stop.clone());
     tasks.spawn(ready);
-    Ok(grpc)
+    tasks.spawn(async move {
+        if let Err(error) = grpc.finished().await {
+            tracing::error!(error = %ErrorChain(&error), "the gRPC service has failed");
+        }
+        ticks_end.cancel();
+    });
+    Ok(())
 }
 
 fn tls(args: &args::Serve) -> Option<grpc::tls::Tls> {
@@ -274,7 +280,7 @@ async fn save_states(dir: StateDir, parts: Arc<Parts>, stop: CancellationToken) 
 }
 
 fn save(dir: &StateDir, parts: &Parts) {
-    let states = parts.states.snapshot();
+    let states = parts.states.snapshot(&parts.registry.inventory());
     let saved = dir.save(parts.clock.now(), states.iter().map(|(key, state)| (key, state)));
     parts.metrics.state_saved(saved.is_ok());
     if let Err(error) = saved {

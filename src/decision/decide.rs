@@ -271,7 +271,8 @@ fn answer(spec: &Spec, state: &State, said: &Said, want: u32, now: Moment) -> An
     let lost = state
         .lost_since
         .is_some_and(|since| now.millis_since(since) >= FALLBACK_AFTER_MS);
-    if lost && spec.fallback_replicas.is_some_and(|replicas| replicas > 0) {
+    let acts = spec.mode == super::Mode::Act;
+    if acts && lost && spec.fallback_replicas.is_some_and(|replicas| replicas > 0) {
         return Answer::Unavailable {
             why: Unavailable::SourceLost,
         };

@@ -39,6 +39,8 @@ pub(super) struct GpuState {
     follows: bool,
     full_ms: u64,
     raised_at: Option<Moment>,
+    /// When the devices were last read.
+    seen_at: Option<Moment>,
 }
 
 /// Proof that no device works.
@@ -85,16 +87,20 @@ impl GpuState {
             refuses_down: false,
             idle: None,
         };
-        let sample = match gpu {
-            Gpu::Absent => return silent(Reason::GpuAbsent),
-            Gpu::Lost { for_ms } => {
-                let refuses_down = *for_ms < LOST_MS;
-                return Ceiling {
-                    refuses_down,
-                    ..silent(Reason::GpuLost { for_ms: *for_ms })
-                };
-            }
-            Gpu::Fresh(sample) => sample,
+        // Whoever reads them may have started anew and not know that they were there.
+        let lost_for_ms = match gpu {
+            Gpu::Fresh(_) => None,
+            Gpu::Lost { for_ms } => Some(*for_ms),
+            Gpu::Absent => self.seen_at.map(|at| now.millis_since(at)),
+        };
+        if let Some(for_ms) = lost_for_ms {
+            return Ceiling {
+                refuses_down: for_ms < LOST_MS,
+                ..silent(Reason::GpuLost { for_ms })
+            };
+        }
+        let Gpu::Fresh(sample) = gpu else {
+            return silent(Reason::GpuAbsent);
         };
         let most = larger(sample.busy, larger(sample.sm, sample.tensor));
         let idle = most
@@ -158,6 +164,7 @@ impl GpuState {
             self.full_ms = 0;
             return;
         };
+        self.seen_at = Some(now);
         let Some(activity) = activity(sample) else {
             return;
         };

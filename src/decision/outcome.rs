@@ -30,6 +30,15 @@ pub struct Decision {
     pub next_tick_ms: u64,
 }
 
+impl Decision {
+    /// The count that the rules want; `None` where not even the present count is known.
+    #[must_use]
+    pub fn wanted(&self) -> Option<u32> {
+        let unknown = Answer::Unavailable { why: Unavailable::NothingKnown };
+        (self.answer != unknown).then_some(self.want)
+    }
+}
+
 /// What the scaler answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]

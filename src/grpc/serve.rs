@@ -34,9 +34,6 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often triggers that nobody asks for are looked for.
-const DROP_IDLE_INTERVAL: Duration = Duration::from_secs(60);
-
 /// How the service runs.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -175,7 +172,6 @@ impl Serving {
         let listener = TcpListener::from_std(listener).map_err(Error::Start)?;
         let streams_end = CancellationToken::new();
         let router = self.router(ready, streams_end.clone()).await?;
-        tokio::spawn(drop_idle(self.registry.clone()));
 
         let Options { drain_delay, grace, .. } = self.options;
         let shutdown = self.shutdown.clone();
@@ -275,13 +271,5 @@ async fn report(reporter: &tonic_health::server::HealthReporter, ready: bool) {
     let status = if ready { ServingStatus::Serving } else { ServingStatus::NotServing };
     for name in ["", <ExternalScalerServer<Service> as NamedService>::NAME] {
         reporter.set_service_status(name, status).await;
-    }
-}
-
-async fn drop_idle(registry: Registry) {
-    let mut interval = tokio::time::interval(DROP_IDLE_INTERVAL);
-    loop {
-        interval.tick().await;
-        registry.drop_idle();
     }
 }

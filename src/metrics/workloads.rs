@@ -147,7 +147,7 @@ type Value = fn(&Row, Moment) -> Option<f64>;
 /// [`DESCRIBED`] has labels of its own.
 const VALUES: &[(&str, Option<Unit>, Value)] = &[
     ("workload_wanted_replicas", None, |row, _| {
-        row.published.decision.as_deref().map(|decision| f64::from(decision.want))
+        row.published.decision.as_deref()?.wanted().map(f64::from)
     }),
     ("workload_answered_replicas", None, |row, _| row.answered().map(|(want, _)| f64::from(want))),
     ("workload_active", None, |row, _| {

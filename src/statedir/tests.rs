@@ -156,7 +156,7 @@ fn a_tracker_that_is_missing_fails_the_count() {
 
 #[test]
 fn a_line_that_is_no_tracker_is_damaged() {
-    check(|bytes| replaced(&bytes, r#"{"namespace""#, r#"{"nomespace""#), &Damage::Line(2));
+    check(|bytes| replaced(&bytes, r#"{"namespace""#, r#"{"nomespace""#), &Damage::Checksum);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::decision::{Decision, Moment, Observation, Spec, State, decide};
+use crate::inventory::Inventory;
 use crate::registry::{Tracker, TrackerKey};
 
 /// All states, by trigger.
@@ -43,10 +44,13 @@ impl States {
         lock(&self.cells).remove(key);
     }
 
-    /// A copy of every state, to be saved.
+    /// A copy of every state, to be saved. Forgets those of workloads that are no more.
     #[must_use]
-    pub fn snapshot(&self) -> Vec<(TrackerKey, State)> {
-        let cells = lock(&self.cells);
+    pub fn snapshot(&self, inventory: &Inventory) -> Vec<(TrackerKey, State)> {
+        let mut cells = lock(&self.cells);
+        if inventory.synced {
+            cells.retain(|key, _| inventory.workloads.contains_key(&key.workload));
+        }
         cells.iter().map(|(key, cell)| (key.clone(), lock(&cell.0).clone())).collect()
     }
 }

@@ -189,7 +189,7 @@ impl Workload {
             namespace: key.namespace.to_string(),
             name: key.name.to_string(),
             trigger: trigger_id(tracker),
-            want: decision.map(|decision| decision.want).or(answered),
+            want: decision.map_or(answered, Decision::wanted),
             active,
             spec: inputs.map_or(spec, |inputs| inputs.spec),
             ready: inputs.map_or(ready, |inputs| Some(inputs.ready)),

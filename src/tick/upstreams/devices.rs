@@ -100,6 +100,13 @@ async fn read_all(
         };
         metrics.scraped(started.elapsed(), read.failed);
         let mut devices = read.devices;
+        if read.failed.is_some() {
+            // What could not be read now is as old as it was; `share_of` judges its age.
+            let since = clock.now().minus_millis(WINDOW_MS);
+            let mut last = Devices::clone(&publish.borrow());
+            last.by_key.retain(|_, device| device.at >= since);
+            devices.merge(last);
+        }
         owners.update(&mut devices, clock.now());
         publish.send_replace(Arc::new(devices));
         tokio::select! {
@@ -109,7 +116,7 @@ async fn read_all(
     }
 }
 
-/// What one round found. Devices that could not be read are missing from it, and so lost.
+/// What one round found. Devices that could not be read are missing from it.
 #[derive(Default)]
 struct Round {
     devices: Devices,

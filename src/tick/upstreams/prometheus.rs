@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
@@ -121,10 +122,14 @@ async fn read_all(
     loop {
         let namespaces = followed.current(clock.now());
         let mut latest = Latest::new();
-        for batch in batches(&namespaces) {
+        // As many at once as the client lets: timeouts do not add up.
+        let reads = batches(&namespaces).into_iter().map(async |batch| {
             let started = Instant::now();
             let read = engine_series(&client, &batch, &names, WINDOW_MS).await;
             metrics.scraped(started.elapsed(), read.as_ref().err().map(Error::why));
+            (batch, read)
+        });
+        for (batch, read) in join_all(reads).await {
             let mut by_namespace = read.map(by_namespace);
             for namespace in namespaces.iter().filter(|name| batch.contains(name)) {
                 let series = match &mut by_namespace {

@@ -22,6 +22,8 @@ use crate::source::wake::{Subject, WakeMemory, WakeSource};
 const INTERVAL: Duration = Duration::from_millis(250);
 /// A workload is read for this long after its last tick: four of the slowest.
 const FOLLOWED_MS: u64 = 60_000;
+/// A reading older than this says nothing: three of the slowest ticks.
+const STALE_MS: u64 = 45_000;
 
 /// The reader of one wake source. Its task ends with it.
 #[derive(Debug)]
@@ -38,6 +40,7 @@ struct Follower {
     model: Option<String>,
     memory: WakeMemory,
     reading: WakeReading,
+    read_at: Moment,
     followed_at: Moment,
     nudge: Arc<Notify>,
 }
@@ -61,12 +64,16 @@ impl Reader {
             model: tracker.policy.model_name.clone(),
             memory: WakeMemory::default(),
             reading: WakeReading::Unknown { why: Why::NotYetRead },
+            read_at: now,
             followed_at: now,
             nudge: Arc::clone(nudge),
         });
         follower.followed_at = now;
         // The task of a trigger may have been started again.
         follower.nudge = Arc::clone(nudge);
+        if now.millis_since(follower.read_at) >= STALE_MS {
+            return WakeReading::Unknown { why: Why::Timeout };
+        }
         follower.reading
     }
 }
@@ -108,6 +115,7 @@ async fn read_all(source: WakeSource, metrics: Metrics, clock: Clock, followers:
                 follower.nudge.notify_one();
             }
             follower.reading = reading;
+            follower.read_at = now;
         }
     }
 }
