@@ -77,6 +77,22 @@ pub(super) fn compose(
             .filter(|vote| vote.reason != Reason::Silent),
     );
 
+    // A release that the target does not show yet stands, unless need has grown by more than noise.
+    let others = raising.iter().skip(1).filter_map(|vote| vote.want).max();
+    let carry = if state.figures.trial {
+        said.level.carry_trial
+    } else {
+        said.level.carry
+    };
+    let pending = state.want.filter(|want| {
+        may_release
+            && !state.just_started
+            && others <= Some(*want)
+            && carry.is_some_and(|carry| {
+                carry < f64::from(supply.ordered) && state.learned.band.stands(*want, carry)
+            })
+    });
+
     // Without whole inputs the last wanted count goes on; a start never begins below the spec.
     let held = match state.want {
         Some(want) if !said.fresh && !state.just_started => want,
@@ -88,8 +104,8 @@ pub(super) fn compose(
     } else {
         held
     };
-    if let Some(surplus) = &surplus {
-        want = surplus.to;
+    if let Some(to) = surplus.map(|surplus| surplus.to).or(pending) {
+        want = to;
     }
     if floor == 0 && may_release && supply.ordered > 0 {
         want = 0;
@@ -110,7 +126,7 @@ pub(super) fn compose(
             reason: Reason::Clamped { wanted: want },
         });
     }
-    let released = surplus.is_some_and(|surplus| surplus.to == clamped);
+    let released = surplus.map(|surplus| surplus.to).or(pending) == Some(clamped);
     let binding = binding(&votes, clamped, asked > supply.base, released);
     Outcome {
         want: clamped,
