@@ -77,21 +77,7 @@ pub(super) fn compose(
             .filter(|vote| vote.reason != Reason::Silent),
     );
 
-    // A release that the target does not show yet stands, unless need has grown by more than noise.
-    let others = raising.iter().skip(1).filter_map(|vote| vote.want).max();
-    let carry = if state.figures.trial {
-        said.level.carry_trial
-    } else {
-        said.level.carry
-    };
-    let pending = state.want.filter(|want| {
-        may_release
-            && !state.just_started
-            && others <= Some(*want)
-            && carry.is_some_and(|carry| {
-                carry < f64::from(supply.ordered) && state.learned.band.stands(*want, carry)
-            })
-    });
+    let pending = pending(state, said, &raising).filter(|_| may_release);
 
     // Without whole inputs the last wanted count goes on; a start never begins below the spec.
     let held = match state.want {
@@ -135,6 +121,22 @@ pub(super) fn compose(
         surplus,
         votes,
     }
+}
+
+/// A release that the target does not show yet, while need has not grown by more than noise and
+/// no rule but the level asks for more.
+fn pending(state: &State, said: &Said, raising: &[Vote]) -> Option<u32> {
+    let to = state.want.filter(|_| !state.just_started)?;
+    let carry = if state.figures.trial {
+        said.level.carry_trial
+    } else {
+        said.level.carry
+    }?;
+    let others = raising.iter().filter(|vote| vote.rule != Rule::Demand);
+    let stands = carry < f64::from(said.supply.ordered)
+        && others.filter_map(|vote| vote.want).all(|want| want <= to)
+        && state.learned.band.stands(to, carry);
+    stands.then_some(to)
 }
 
 /// Rules that keep a count where it is.
