@@ -46,12 +46,13 @@ pub(super) struct Ask<'a> {
 #[derive(Debug, Clone)]
 pub(super) struct Level {
     pub(super) source: LevelSource,
+    /// Prices in force, with a learned source.
+    pub(super) price: Option<Price>,
     /// Work demanded, replica-seconds per second.
     pub(super) work: Option<f64>,
     /// The same over the last seconds.
     pub(super) recent_work: f64,
-    /// Of the work, what was served; over the last minute, and over the last seconds.
-    pub(super) served: f64,
+    /// Of the work, what was served over the last seconds.
     pub(super) recent_served: f64,
     pub(super) headroom: f64,
     /// Utilisation trusted of a replica.
@@ -83,7 +84,7 @@ impl Level {
             source,
             work: None,
             recent_work: 0.0,
-            served: 0.0,
+            price: None,
             recent_served: 0.0,
             headroom: 0.0,
             rho: None,
@@ -123,7 +124,7 @@ fn by_work(ask: &Ask<'_>, minute: &Means, price: &Price, figures: &Figures, band
             } else {
                 0.0
             };
-            let seen = TRUST_BEYOND_SEEN * figures.healthy_rate.max(now);
+            let seen = TRUST_BEYOND_SEEN * price.of_flow(figures.healthiest).max(now);
             price.rho.min(seen.max(TRUST_UNSEEN * price.rho))
         }
         // Measured at saturation, not extrapolated.
@@ -137,7 +138,7 @@ fn by_work(ask: &Ask<'_>, minute: &Means, price: &Price, figures: &Figures, band
         source: price.source,
         work: Some(work),
         recent_work: ask.recent.map_or(work, |recent| price.demanded(recent)),
-        served: price.served(minute),
+        price: Some(*price),
         recent_served: ask.recent.map_or(0.0, |recent| price.served(recent)),
         headroom,
         rho: Some(rho),
@@ -237,6 +238,12 @@ impl Band {
         } else {
             count
         }
+    }
+
+    /// Whether the last release, to `want`, still stands.
+    pub(super) fn stands(&self, want: u32, need: f64) -> bool {
+        self.released
+            .is_some_and(|(to, released_need)| to == want && need <= released_need * NOISE)
     }
 
     /// The smallest count that may be released to, given the largest need of the hold.

@@ -32,6 +32,9 @@ struct Slot {
     sums: [f32; FLOWS],
 }
 
+/// Prompt tokens, generated tokens and finished requests per second.
+pub(super) type Flow = [f64; 3];
+
 /// Means over a span.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Means {
@@ -51,6 +54,13 @@ pub(super) struct Means {
     pub(super) running: f64,
     /// Sum of KV use over replicas.
     pub(super) kv_used: f64,
+}
+
+impl Means {
+    /// What was served.
+    pub(super) fn served(&self) -> Flow {
+        [self.prompt, self.generated, self.finished]
+    }
 }
 
 impl Window {

@@ -77,6 +77,8 @@ pub(super) fn compose(
             .filter(|vote| vote.reason != Reason::Silent),
     );
 
+    let pending = pending(state, said, &raising).filter(|_| may_release);
+
     // Without whole inputs the last wanted count goes on; a start never begins below the spec.
     let held = match state.want {
         Some(want) if !said.fresh && !state.just_started => want,
@@ -88,8 +90,8 @@ pub(super) fn compose(
     } else {
         held
     };
-    if let Some(surplus) = &surplus {
-        want = surplus.to;
+    if let Some(to) = surplus.map(|surplus| surplus.to).or(pending) {
+        want = to;
     }
     if floor == 0 && may_release && supply.ordered > 0 {
         want = 0;
@@ -110,7 +112,7 @@ pub(super) fn compose(
             reason: Reason::Clamped { wanted: want },
         });
     }
-    let released = surplus.is_some_and(|surplus| surplus.to == clamped);
+    let released = surplus.map(|surplus| surplus.to).or(pending) == Some(clamped);
     let binding = binding(&votes, clamped, asked > supply.base, released);
     Outcome {
         want: clamped,
@@ -119,6 +121,22 @@ pub(super) fn compose(
         surplus,
         votes,
     }
+}
+
+/// A release that the target does not show yet, while need has not grown by more than noise and
+/// no rule but the level asks for more.
+fn pending(state: &State, said: &Said, raising: &[Vote]) -> Option<u32> {
+    let to = state.want.filter(|_| !state.just_started)?;
+    let carry = if state.figures.trial {
+        said.level.carry_trial
+    } else {
+        said.level.carry
+    }?;
+    let others = raising.iter().filter(|vote| vote.rule != Rule::Demand);
+    let stands = carry < f64::from(said.supply.ordered)
+        && others.filter_map(|vote| vote.want).all(|want| want <= to)
+        && state.learned.band.stands(to, carry);
+    stands.then_some(to)
 }
 
 /// Rules that keep a count where it is.

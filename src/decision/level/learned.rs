@@ -11,7 +11,7 @@ use crate::decision::cost::CostModel;
 use crate::decision::headroom::Headroom;
 use crate::decision::number::{larger, seconds};
 use crate::decision::supply::Supply;
-use crate::decision::window::{RECENT_MS, WINDOW_MS};
+use crate::decision::window::{Flow, RECENT_MS, WINDOW_MS};
 
 /// Request lengths are averaged over ten minutes of traffic: several request durations.
 const LENGTHS_S: f64 = 600.0;
@@ -37,7 +37,8 @@ pub(in crate::decision) struct Learned {
     /// A single step down went beyond what had been seen, and nothing speaks against it yet.
     pub(in crate::decision) trial: bool,
     healthy_for_ms: u64,
-    healthy_rate: f64,
+    /// What the busiest healthy replica served; unpriced, because prices are learned later.
+    healthiest: Flow,
     most_in_flight: Option<f64>,
     running_limit: Option<f64>,
     saturated_s: f64,
@@ -56,8 +57,8 @@ pub(in crate::decision) struct Figures {
     pub(in crate::decision) rows: f64,
     /// Growth of work within a cold start, in √work.
     pub(in crate::decision) growth: f64,
-    /// Highest work rate of a replica with no backlog and the SLO kept.
-    pub(in crate::decision) healthy_rate: f64,
+    /// What a replica served at most with no backlog and the SLO kept.
+    pub(in crate::decision) healthiest: Flow,
     /// The last minute was healthy, so its rate counts too.
     pub(in crate::decision) healthy: bool,
     /// Largest in-flight count of a replica while nothing waited.
@@ -163,7 +164,7 @@ impl Learned {
             costs: cost.is_usable().then(|| cost.costs()),
             rows: cost.rows(),
             growth: self.headroom.growth(),
-            healthy_rate: self.healthy_rate,
+            healthiest: self.healthiest,
             healthy: self.healthy_for_ms >= HEALTHY_MS,
             most_in_flight: self.most_in_flight,
             running_limit: self.running_limit,
@@ -199,15 +200,25 @@ impl Learned {
         if let Some(work) = level.work.filter(|_| seen.whole) {
             self.headroom.note(work, ask.supply.cold_start_ms, now);
         }
-        let healthy = seen.whole && queued <= 0.0 && seen.slo_kept && seen.live > 0;
-        self.healthy_for_ms = if healthy {
-            self.healthy_for_ms.saturating_add(step_ms)
-        } else {
-            0
-        };
-        self.healthy_rate *= HEALTHY_MEMORY_S / (HEALTHY_MEMORY_S + step_s);
-        if self.healthy_for_ms >= HEALTHY_MS {
-            self.healthy_rate = self.healthy_rate.max(level.served / n_live);
+        // A replica that has only just answered is no sign of ill health, but none of health.
+        let calm = queued <= 0.0 && seen.slo_kept;
+        let healthy = calm && seen.whole && seen.live > 0;
+        if healthy {
+            self.healthy_for_ms = self.healthy_for_ms.saturating_add(step_ms);
+        } else if !calm {
+            self.healthy_for_ms = 0;
+        }
+        let fade = HEALTHY_MEMORY_S / (HEALTHY_MEMORY_S + step_s);
+        self.healthiest = self.healthiest.map(|rate| rate * fade);
+        if let Some(minute) = ask.minute.filter(|_| self.healthy_for_ms >= HEALTHY_MS) {
+            let served = minute.served().map(|rate| rate / n_live);
+            let rank = |flow: Flow| match &level.price {
+                Some(price) => price.of_flow(flow),
+                None => flow.iter().sum(),
+            };
+            if rank(served) > rank(self.healthiest) {
+                self.healthiest = served;
+            }
         }
         if healthy {
             self.most_in_flight = larger(self.most_in_flight, seen.most_in_flight);

@@ -5,6 +5,7 @@
 use super::learned::Figures;
 use super::{Ask, Means};
 use crate::decision::LevelSource;
+use crate::decision::window::Flow;
 
 /// Utilisation that a replica is never planned below or above. Below 0.3 the targets cannot be met
 /// by more replicas either; above 0.95 waiting times grow without bound.
@@ -15,7 +16,7 @@ const RHO_SATURATION: f64 = 0.85;
 const KV_SHARE: f64 = 0.9;
 
 /// Prices in seconds of one replica's time.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(in crate::decision) struct Price {
     pub(in crate::decision) source: LevelSource,
     prompt_s: f64,
@@ -57,9 +58,12 @@ impl Price {
 
     /// Work served, replica-seconds per second.
     pub(in crate::decision) fn served(&self, means: &Means) -> f64 {
-        means.prompt * self.prompt_s
-            + means.generated * self.generated_s
-            + means.finished * self.finished_s
+        self.of_flow(means.served())
+    }
+
+    /// Work of prompt tokens, generated tokens and finished requests per second.
+    pub(super) fn of_flow(&self, [prompt, generated, finished]: Flow) -> f64 {
+        prompt * self.prompt_s + generated * self.generated_s + finished * self.finished_s
     }
 
     /// Work demanded: what came, where that is more than what was served. Service equals capacity

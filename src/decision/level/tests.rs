@@ -4,6 +4,9 @@ use super::*;
 use crate::decision::supply::SupplyState;
 use crate::decision::{Moment, Replicas};
 
+/// A replica seen at full load.
+const FULL: [f64; 3] = [0.0, 1_000.0, 0.0];
+
 /// An engine of 10 ms a step, 0.1 ms a prompt token, 1 ms a generated one; requests of 200 and 100
 /// tokens: 0.02 + 0.1 = 0.12 s each.
 fn figures() -> Figures {
@@ -137,7 +140,7 @@ fn utilisation_is_what_the_latency_target_leaves() {
     let rho = |slo_tpot_ms, figures: &Figures| {
         // Seen at full load, so that the fit itself is trusted.
         let figures = Figures {
-            healthy_rate: 1.0,
+            healthiest: FULL,
             ..figures.clone()
         };
         let spec = Spec {
@@ -156,7 +159,7 @@ fn utilisation_is_what_the_latency_target_leaves() {
 #[test]
 fn utilisation_is_what_the_kv_cache_leaves() {
     let figures = Figures {
-        healthy_rate: 1.0,
+        healthiest: FULL,
         ..figures()
     };
     let means = Means {
@@ -175,7 +178,7 @@ fn utilisation_is_what_the_kv_cache_leaves() {
 #[test]
 fn utilisation_is_what_the_engines_limit_leaves() {
     let figures = Figures {
-        healthy_rate: 1.0,
+        healthiest: FULL,
         running_limit: Some(64.0),
         ..figures()
     };
@@ -190,9 +193,11 @@ fn utilisation_is_what_the_engines_limit_leaves() {
 
 #[test]
 fn capacity_is_trusted_as_far_as_it_was_seen() {
-    let rho = |healthy_rate, healthy| {
+    let rho = |rate: f64, healthy| {
+        // Generated tokens at 1 ms.
+        let healthiest = [0.0, 1_000.0 * rate, 0.0];
         let figures = Figures {
-            healthy_rate,
+            healthiest,
             healthy,
             ..figures()
         };
@@ -226,7 +231,7 @@ fn a_trial_is_trusted_for_raising_and_not_for_further_releases() {
 fn headroom_is_added_to_work() {
     let figures = Figures {
         growth: 0.5,
-        healthy_rate: 1.0,
+        healthiest: FULL,
         ..figures()
     };
     let level = level(1, &Spec::default(), &means(), &figures, true);

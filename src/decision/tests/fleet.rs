@@ -70,8 +70,6 @@ pub(super) struct Fleet {
     pub(super) cold_start_s: f64,
     /// Noise on every input, as a share.
     pub(super) noise: f64,
-    /// The engine has nothing from which its cost could be learned.
-    pub(super) unlearnable: bool,
     /// Poisson arrivals, or evenly spaced ones.
     pub(super) random: bool,
     replicas: Vec<Replica>,
@@ -96,7 +94,6 @@ impl Fleet {
             now_s: 0.0,
             cold_start_s: 120.0,
             noise: 0.0,
-            unlearnable: false,
             random: false,
             replicas: Vec::new(),
             n_started: 0,
@@ -226,7 +223,6 @@ impl Fleet {
             let up = replica.ready_at_s <= now_s;
             let mut value = replica.sample;
             value.at = moment(now_s);
-            value.steps = value.steps.filter(|_| !self.unlearnable);
             value.waiting = Some(replica.waiting.len() as f64);
             value.running = Some(replica.running.len() as f64);
             value.kv_usage = Some((replica.running.len() as f64 * 0.005).min(1.0));

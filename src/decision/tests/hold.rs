@@ -99,6 +99,21 @@ fn in_flight_work_near_the_largest_seen_lets_nothing_go() {
 }
 
 #[test]
+fn before_the_model_is_learned_a_dip_of_any_depth_shorter_than_the_hold_changes_nothing() {
+    for depth in [0.0, 1.0, 5.0] {
+        let mut bench = Bench::new(3);
+        for _ in 0..3 {
+            let busy = bench.run(60, |_| Does::serving(10.0));
+            let dip = bench.run(595, |_| Does::serving(depth));
+            assert!(
+                busy.iter().chain(&dip).all(|want| *want == 3),
+                "{depth}: {dip:?}"
+            );
+        }
+    }
+}
+
+#[test]
 fn a_release_is_told_once_with_its_reason() {
     let mut bench = Bench::new(3);
     bench.run(600, IDLE);
@@ -119,6 +134,18 @@ fn a_release_is_told_once_with_its_reason() {
         }
     }
     assert_eq!(told, 1);
+}
+
+#[test]
+fn a_release_that_the_target_does_not_show_yet_stands_within_noise() {
+    let mut bench = Bench::new(3).deaf();
+    bench.run(60, |_| Does::serving(10.0));
+    // 13.8 in flight of 2 · 0.7 · 10 carried by two.
+    bench.run(640, |_| Does::serving(4.6));
+    assert_eq!(bench.last.clone().unwrap().want, 2);
+    // 3 · 4.8 = 14.4 needs 2.06, within a tenth of what was let go; 3 · 5.2 = 15.6 needs 2.23.
+    assert_eq!(bench.tick(|_| Does::serving(4.8)).want, 2);
+    assert_eq!(bench.tick(|_| Does::serving(5.2)).want, 3);
 }
 
 #[test]
