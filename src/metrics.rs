@@ -11,13 +11,12 @@ use std::time::Duration;
 use prometheus_client::encoding::{EncodeLabelSet, prometheus_text, text};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry as Families, Unit};
 
 use crate::clock::Clock;
-use crate::decision::{Moment, Why};
+use crate::decision::Why;
 use crate::registry::Registry;
 
 /// The formats of the page.
@@ -108,12 +107,6 @@ const PROCESS: &[Described] = &[
         kind: "counter",
         labels: &["result"],
         help: "Saves of the learned state: done or failed",
-    },
-    Described {
-        name: "ghostscaler_tls_certificate_expiry_timestamp_seconds",
-        kind: "gauge",
-        labels: &[],
-        help: "When the served certificate expires, Unix time; absent without TLS",
     },
 ];
 
@@ -272,20 +265,6 @@ impl Page {
         &mut self.families
     }
 
-    /// Adds the expiry of the served certificate; the returned handle follows reloads.
-    pub fn certificate_expiry(&mut self, expires_at: Moment) -> CertificateExpiry {
-        let gauge = Gauge::default();
-        self.families.register_with_unit(
-            "tls_certificate_expiry_timestamp",
-            help("ghostscaler_tls_certificate_expiry_timestamp_seconds"),
-            Unit::Seconds,
-            gauge.clone(),
-        );
-        let expiry = CertificateExpiry(gauge);
-        expiry.set(expires_at);
-        expiry
-    }
-
     /// The page as text.
     ///
     /// # Errors
@@ -298,17 +277,6 @@ impl Page {
             Format::Text => prometheus_text::encode(&mut page, &self.families)?,
         }
         Ok(page)
-    }
-}
-
-/// The expiry of the served certificate.
-#[derive(Debug, Clone)]
-pub struct CertificateExpiry(Gauge);
-
-impl CertificateExpiry {
-    /// A new certificate is served.
-    pub fn set(&self, expires_at: Moment) {
-        self.0.set(expires_at.0.div_euclid(1_000));
     }
 }
 

@@ -52,9 +52,7 @@ fn page(format: Format) -> String {
     metrics.config_reloaded(true);
     metrics.state_saved(false);
     metrics.line_dropped();
-    let mut page = Page::new(&metrics, registry, clock);
-    page.certificate_expiry(Moment(1_900_000_000_999));
-    page.render(format).unwrap()
+    Page::new(&metrics, registry, clock).render(format).unwrap()
 }
 
 /// The values of one family by labels.
@@ -221,10 +219,6 @@ fn the_process_counts_what_happened() {
     let reloads: BTreeMap<_, _> =
         values(&page, "ghostscaler_config_reloads_total").into_iter().collect();
     assert_eq!(reloads.len(), 2, "the one that has not happened is there at 0");
-    assert_eq!(
-        values(&page, "ghostscaler_tls_certificate_expiry_timestamp_seconds"),
-        [(String::new(), 1_900_000_000.0)]
-    );
 }
 
 #[test]
