@@ -8,6 +8,8 @@ use std::sync::Arc;
 use kube::core::DynamicObject;
 use serde::Deserialize;
 
+use super::selector::PodSelector;
+
 /// Most triggers that are kept of one ScaledObject.
 const MAX_TRIGGERS: usize = 16;
 /// Most bytes of trigger metadata that are kept of one ScaledObject: a dozen keys with a long
@@ -32,8 +34,19 @@ pub(super) struct ScaledObject {
     pub(super) fallback_replicas: Option<u32>,
     /// Metadata of its `external` and `external-push` triggers.
     pub(super) triggers: Vec<BTreeMap<String, String>>,
+    /// Which pods are its replicas.
+    pub(super) pod_selector: Chosen,
     /// KEDA does nothing with it at present.
     pub(super) paused: bool,
+}
+
+/// Which pods are a workload's replicas.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Chosen {
+    /// Those of the scale target's own selector.
+    Target,
+    /// Those of the first trigger's `podSelector`; an unreadable one selects none, never more.
+    Pods(Option<PodSelector>),
 }
 
 /// A scale target's kind and name, in the ScaledObject's namespace.
@@ -148,14 +161,23 @@ impl ScaledObject {
                 .max(1);
         let fallback = spec.fallback.and_then(|fallback| fallback.replicas).unwrap_or(0);
         let fallback = replicas("fallback.replicas", fallback)?;
+        let triggers = external_triggers(spec.triggers.unwrap_or_default())?;
         Ok(ScaledObject {
             target: target_ref(spec.scale_target_ref)?,
             min: replicas("minReplicaCount", spec.min_replica_count.unwrap_or(0))?.min(max),
             max,
             fallback_replicas: (fallback >= 1).then_some(fallback),
-            triggers: external_triggers(spec.triggers.unwrap_or_default())?,
+            pod_selector: chosen(&triggers),
+            triggers,
             paused: is_paused(object.metadata.annotations.as_ref()),
         })
+    }
+}
+
+fn chosen(triggers: &[BTreeMap<String, String>]) -> Chosen {
+    match triggers.iter().find_map(|metadata| metadata.get("podSelector")) {
+        Some(text) => Chosen::Pods(PodSelector::from_text(text)),
+        None => Chosen::Target,
     }
 }
 
@@ -253,9 +275,22 @@ mod tests {
                 max: 100,
                 fallback_replicas: None,
                 triggers: Vec::new(),
+                pod_selector: Chosen::Target,
                 paused: false,
             }
         );
+    }
+
+    #[test]
+    fn a_pod_selector_chooses_the_pods_and_an_unreadable_one_chooses_none() {
+        let chosen = |text: &str| {
+            let metadata = json!({"scalerAddress": "s:9090", "podSelector": text});
+            let trigger = json!({"type": "external", "metadata": metadata});
+            let spec = json!({"scaleTargetRef": {"name": "llm"}, "triggers": [trigger]});
+            read_spec(spec).unwrap().pod_selector
+        };
+        assert_eq!(chosen("role=leader"), Chosen::Pods(PodSelector::from_text("role=leader")));
+        assert_eq!(chosen("a=b=c,("), Chosen::Pods(None));
     }
 
     #[test]

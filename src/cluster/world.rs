@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::pod::{Obstacle, Pod};
-use super::scaled_object::{ScaledObject, TargetKind, TargetRef};
-use super::selector::Labels;
+use super::scaled_object::{Chosen, ScaledObject, TargetKind, TargetRef};
+use super::selector::{Labels, PodSelector};
 use super::target::Target;
 use super::watch::{Change, Step, Update};
 use super::watched::Watched;
@@ -211,7 +211,15 @@ impl Scope {
         let objects: Vec<_> = self.scaled_objects.of(namespace).collect();
         let targets: Vec<_> =
             objects.iter().map(|(_, object)| self.target(namespace, &object.target)).collect();
-        let pods = assign(&targets, self.pods.of(namespace).map(|(_, pod)| pod));
+        let selectors: Vec<_> = objects
+            .iter()
+            .zip(&targets)
+            .map(|((_, object), target)| match &object.pod_selector {
+                Chosen::Target => target.and_then(|target| target.selector.as_ref()),
+                Chosen::Pods(selector) => selector.as_ref(),
+            })
+            .collect();
+        let pods = assign(&selectors, self.pods.of(namespace).map(|(_, pod)| pod));
         objects
             .into_iter()
             .zip(targets)
@@ -241,17 +249,15 @@ fn shared(known: &mut HashSet<Arc<Labels>>, labels: &Arc<Labels>) -> Arc<Labels>
     Arc::clone(labels)
 }
 
-/// The pods of each target, in the order in which they come.
+/// The pods of each selector, in the order in which they come.
 ///
 /// Asking each selector about each pod would take 10^8 questions in a namespace of 10,000
 /// targets; a selector that demands a label is asked only about the pods that have it.
 fn assign<'a>(
-    targets: &[Option<&Target>],
+    selectors: &[Option<&PodSelector>],
     pods: impl Iterator<Item = &'a Pod>,
 ) -> Vec<Vec<&'a Pod>> {
-    let mut assigned = vec![Vec::new(); targets.len()];
-    let selectors = targets.iter().map(|target| target.and_then(|t| t.selector.as_ref()));
-    let selectors: Vec<_> = selectors.collect();
+    let mut assigned = vec![Vec::new(); selectors.len()];
     let mut anchored: HashMap<(&str, &str), Vec<usize>> = HashMap::new();
     let mut others = Vec::new();
     for (index, selector) in selectors.iter().enumerate() {

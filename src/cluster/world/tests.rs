@@ -42,6 +42,7 @@ fn scaled_object_of(name: &str, target: TargetRef) -> Change {
         max: 9,
         fallback_replicas: None,
         triggers: Vec::new(),
+        pod_selector: Chosen::Target,
         paused: false,
     };
     Change::ScaledObject(Step::Put(key(name), object))
@@ -328,4 +329,29 @@ fn a_target_of_another_kind_is_asked_for_and_counts_once_it_has_answered() {
     assert!(world.rebuild().scales[0].targets.is_empty());
     world.apply_scale(0, &namespace, engine, Some(target(2, "app=llm")));
     assert!(!world.is_changed(), "an answer that nobody waits for any more");
+}
+
+#[test]
+fn a_pod_selector_reads_other_pods_than_the_targets_own() {
+    for (selector, expected) in [
+        (Chosen::Target, vec!["own"]),
+        (Chosen::Pods(PodSelector::from_text("app=leader")), vec!["leader"]),
+        (Chosen::Pods(None), vec![]),
+    ] {
+        let mut world = listed();
+        let target = TargetRef { kind: TargetKind::Deployment, name: "llm".into() };
+        let Change::ScaledObject(Step::Put(key, mut object)) = scaled_object_of("llm", target)
+        else {
+            unreachable!("it is one")
+        };
+        object.pod_selector = selector;
+        apply(&mut world, Change::ScaledObject(Step::Put(key, object)));
+        apply(&mut world, deployment("llm", 1));
+        apply(&mut world, pod("own", "llm", Phase::Ready, None));
+        apply(&mut world, pod("leader", "leader", Phase::Ready, None));
+        let inventory = rebuild(&mut world);
+        let members = &workload(&inventory, "llm").members;
+        let ids: Vec<&str> = members.iter().map(|member| &*member.id).collect();
+        assert_eq!(ids, expected);
+    }
 }
