@@ -251,8 +251,11 @@ impl Registry {
         };
         let entries = || metadata.iter().map(|(key, value)| (key.as_str(), value.as_str()));
         let trigger = key::fingerprint(entries()).ok_or(Error::TooLarge)?;
-        let sole = slot.sole.as_ref().filter(|_| trigger == key::NO_KEYS);
-        let tracker = match sole.map(Arc::clone).or_else(|| slot.variants.get(trigger)) {
+        // Nearly every call is for it, and it is found without the list.
+        let is_meant =
+            |sole: &&Arc<Tracker>| trigger == key::NO_KEYS || trigger == sole.key.trigger;
+        let sole = slot.sole.as_ref().filter(is_meant).map(Arc::clone);
+        let tracker = match sole.or_else(|| slot.variants.get(trigger)) {
             Some(tracker) => tracker,
             None => self.track(slot, trigger, entries())?,
         };
