@@ -1,0 +1,3 @@
+//! loadgen: simulated engines and the load that is put on them.
+
+pub mod engine;

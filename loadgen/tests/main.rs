@@ -1,0 +1,2 @@
+//! none
+fn main() {}
