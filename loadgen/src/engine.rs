@@ -177,7 +177,7 @@ impl Engine {
     }
 
     /// Gives up every request, as a crash, a shutdown or falling asleep does. Each is reported as
-    /// finished with [`FinishReason::Abort`].
+    /// finished with [`FinishReason::Abort`]. The prefix cache is lost with them.
     pub fn abort_all(&mut self, now: Time, sink: &mut impl FnMut(Event)) {
         self.step = None;
         self.steady = false;
@@ -192,7 +192,7 @@ impl Engine {
             self.finish(slot, now, FinishReason::Abort, sink);
         }
         // Also the blocks that the unfinished step had taken for its results.
-        self.scheduler.kv.give_all();
+        self.scheduler.kv.reset();
         self.metrics.gauges = gauges(&self.scheduler);
     }
 
@@ -205,11 +205,6 @@ impl Engine {
     pub fn resume(&mut self, now: Time) {
         self.paused = false;
         self.not_before = self.not_before.max(now);
-    }
-
-    /// Forgets what the prefix cache holds and nobody uses.
-    pub fn clear_prefix_cache(&mut self) {
-        self.scheduler.kv.clear_idle();
     }
 
     /// Makes no progress until then: the running step ends no earlier, and none starts. A hung

@@ -192,10 +192,6 @@ impl Replica {
         self.engine
             .abort_all(now, &mut |event| sink(ReplicaEvent::Engine(event)));
         self.engine.pause();
-        match level {
-            SleepLevel::Paused => {}
-            SleepLevel::Offloaded | SleepLevel::Discarded => self.engine.clear_prefix_cache(),
-        }
         self.change(now, Condition::Asleep(level), None, sink);
         true
     }

@@ -19,7 +19,7 @@ mod slot;
 use std::collections::VecDeque;
 
 use crate::engine::Time;
-use crate::engine::kv::KvBlocks;
+use crate::engine::kv::{Kept, KvBlocks};
 use crate::engine::profile::{Kv, Limits};
 use crate::engine::request::{Prefix, Request};
 use crate::engine::scheduler::slot::Slot;
@@ -345,7 +345,11 @@ impl Scheduler {
             slot.shared.extend(hashes.iter().take(hit.segments));
             slot.shared.iter().for_each(|&hash| self.kv.share(hash));
         }
-        self.kv.take(blocks);
+        if let Some(kept) = hit.kept {
+            self.kv.take_kept(kept);
+        }
+        slot.kept = None;
+        self.kv.take(blocks - hit.kept_blocks);
         self.resident_tokens += hit.tokens;
         self.waiting.pop_front();
         self.running.push(head);
@@ -364,13 +368,9 @@ impl Scheduler {
         // One token at least is computed, or there would be nothing to sample from.
         let most = (slot.request.prompt_tokens as usize).min(slot.tokens() - 1);
         match &slot.request.prefix {
-            Prefix::Unknown => Hit::default(),
+            Prefix::Unknown => self.kept_prefix(slot, 0),
             Prefix::Cached(tokens) => {
-                let whole = most.min(*tokens as usize) / self.block_tokens;
-                Hit {
-                    tokens: whole * self.block_tokens,
-                    ..Hit::default()
-                }
+                self.kept_prefix(slot, most.min(*tokens as usize) / self.block_tokens)
             }
             Prefix::Segments { tokens, hashes } => {
                 let length = *tokens as usize;
@@ -383,8 +383,27 @@ impl Scheduler {
                     segments,
                     shared_blocks,
                     idle_blocks,
+                    ..Hit::default()
                 }
             }
+        }
+    }
+
+    /// What a request finds of itself after a preemption, or else the blocks known to be cached.
+    fn kept_prefix(&self, slot: &Slot, cached_blocks: usize) -> Hit {
+        let kept = slot.kept.map_or(0, |kept| self.kv.kept(kept));
+        if kept == 0 || kept < cached_blocks {
+            return Hit {
+                tokens: cached_blocks * self.block_tokens,
+                ..Hit::default()
+            };
+        }
+        let tokens = kept * self.block_tokens;
+        Hit {
+            tokens,
+            kept: slot.kept,
+            kept_blocks: kept,
+            ..Hit::default()
         }
     }
 
@@ -418,7 +437,7 @@ impl Scheduler {
     /// Takes all blocks of the last running request and lets it wait at the front.
     fn preempt(&mut self, index: usize) {
         let slot = self.running[index];
-        self.take_from_running(index);
+        self.take_from_running(index, self.prefix_caching);
         self.slots[slot].served.preemptions += 1;
         self.preempted.push(self.slots[slot].request.id);
         self.waiting.push_front(slot);
@@ -426,12 +445,12 @@ impl Scheduler {
 
     fn remove_running(&mut self, index: usize) -> usize {
         let slot = self.running[index];
-        self.take_from_running(index);
+        self.take_from_running(index, false);
         slot
     }
 
-    /// Takes a request off the running list, with all that it holds.
-    fn take_from_running(&mut self, index: usize) {
+    /// Takes a request off the running list and frees all that it holds; `keep` if it comes back.
+    fn take_from_running(&mut self, index: usize, keep: bool) {
         if self.finish_at[index] != CATCHING_UP {
             self.stop_decoding(index);
         }
@@ -440,9 +459,17 @@ impl Scheduler {
         let slot = &mut self.slots[self.running.remove(index)];
         let own_blocks = slot.computed.div_ceil(self.block_tokens) - slot.shared_blocks;
         self.resident_tokens -= slot.computed;
+        // What follows a shared prefix could only be found again together with it.
+        let whole_blocks = slot.computed / self.block_tokens;
+        let kept_blocks = if keep && slot.shared_blocks == 0 {
+            whole_blocks
+        } else {
+            0
+        };
+        self.kv.give(own_blocks - kept_blocks);
+        slot.kept = self.kv.keep(kept_blocks);
         slot.computed = 0;
         slot.shared_blocks = 0;
-        self.kv.give(own_blocks);
         self.kv.release(&slot.shared);
         slot.shared.clear();
     }
@@ -469,4 +496,7 @@ struct Hit {
     shared_blocks: usize,
     /// Those of them that nobody uses now.
     idle_blocks: usize,
+    /// What is left of the request itself since it was preempted.
+    kept: Option<Kept>,
+    kept_blocks: usize,
 }

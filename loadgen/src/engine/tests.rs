@@ -346,7 +346,7 @@ fn a_shared_prefix_is_computed_once_and_held_once() {
         .unwrap();
     let events = run(&mut engine, Time::MAX);
     assert_eq!(finished(&events, 3).unwrap().2.cached_tokens, 96);
-    engine.clear_prefix_cache();
+    engine.abort_all(engine.last_step_end(), &mut |_| {});
     engine
         .submit(sharing(4, &[11, 12, 13]), engine.last_step_end())
         .unwrap();

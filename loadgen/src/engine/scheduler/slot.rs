@@ -3,6 +3,7 @@
 //! Must not decide anything about it.
 
 use crate::engine::Time;
+use crate::engine::kv::Kept;
 use crate::engine::request::{Request, Served};
 
 /// A request in the engine.
@@ -17,6 +18,8 @@ pub(crate) struct Slot {
     pub(super) shared_blocks: usize,
     /// Leading segments of its prompt that it has used or published.
     pub(super) segments_seen: usize,
+    /// What was computed before its preemption.
+    pub(super) kept: Option<Kept>,
 }
 
 impl Slot {
@@ -39,6 +42,7 @@ impl Slot {
             shared: Vec::new(),
             shared_blocks: 0,
             segments_seen: 0,
+            kept: None,
         }
     }
 

@@ -1,7 +1,8 @@
 //! The scheduler written down a second time, token by token and block by block, to compare with.
 //!
 //! Must not share code with the engine: it follows the text of vLLM's scheduler as directly as
-//! possible, with no regard to speed. No prefix cache.
+//! possible, with no regard to speed. Of the prefix cache it has only what a preempted request
+//! finds of itself.
 
 use std::collections::VecDeque;
 
@@ -26,24 +27,28 @@ struct Item {
     output: usize,
     generated: usize,
     computed: usize,
-    blocks: usize,
+    blocks: Vec<usize>,
     // Whether it decodes: from its first token on, until it is left out of a step or preempted.
     decodes: bool,
 }
 
 pub(super) struct Reference<'a> {
     profile: &'a Profile,
-    free: usize,
+    // vLLM's free queue: taken from the front, freed to the back.
+    free: VecDeque<usize>,
+    // What each block holds: which block of which request.
+    content: Vec<Option<(u64, usize)>>,
     running: Vec<Item>,
     waiting: VecDeque<Item>,
 }
 
 impl Reference<'_> {
     pub(super) fn new(profile: &Profile) -> Reference<'_> {
-        let free = profile.kv.blocks - 1;
+        let blocks = profile.kv.blocks - 1;
         Reference {
             profile,
-            free,
+            free: (0..blocks).collect(),
+            content: vec![None; blocks],
             running: Vec::new(),
             waiting: VecDeque::new(),
         }
@@ -63,7 +68,7 @@ impl Reference<'_> {
                 output,
                 generated: 0,
                 computed: 0,
-                blocks: 0,
+                blocks: Vec::new(),
                 decodes: false,
             };
             coming.push_back((Time::from_millis(at_ms), item));
@@ -103,11 +108,15 @@ impl Reference<'_> {
             let item = self.running[index].clone();
             let wanted = item.prompt + item.generated - item.computed;
             let tokens = wanted.min(threshold).min(budget);
-            let blocks = (item.computed + tokens).div_ceil(block) - item.blocks;
-            while self.free < blocks {
+            let blocks = (item.computed + tokens).div_ceil(block) - item.blocks.len();
+            while self.free.len() < blocks {
                 let mut victim = self.running.pop().unwrap();
-                self.free += victim.blocks;
-                (victim.blocks, victim.computed, victim.decodes) = (0, 0, false);
+                let whole = victim.computed / block;
+                for (place, &held) in victim.blocks.iter().enumerate() {
+                    self.content[held] = (place < whole).then_some((victim.id, place));
+                }
+                self.free.extend(victim.blocks.drain(..).rev());
+                (victim.computed, victim.decodes) = (0, false);
                 events.push((victim.id, now, "preempted"));
                 preempted = true;
                 let lost_itself = victim.id == item.id;
@@ -116,8 +125,10 @@ impl Reference<'_> {
                     break 'running;
                 }
             }
-            self.free -= blocks;
-            self.running[index].blocks += blocks;
+            let taken = self.free.drain(..blocks);
+            self.running[index]
+                .blocks
+                .extend(taken.inspect(|&taken| self.content[taken] = None));
             budget -= tokens;
             decodes += usize::from(item.decodes);
             scheduled.push((item.id, tokens));
@@ -136,13 +147,19 @@ impl Reference<'_> {
             } else {
                 limits.watermark_blocks
             };
-            if wanted.div_ceil(block) + watermark > self.free {
+            if wanted.div_ceil(block) + watermark > self.free.len() {
                 break;
             }
-            let tokens = wanted.min(threshold).min(budget);
             let mut item = self.waiting.pop_front().unwrap();
-            item.blocks = tokens.div_ceil(block);
-            self.free -= item.blocks;
+            while let Some(at) = self.find(item.id, item.blocks.len()) {
+                item.blocks.extend(self.free.remove(at));
+            }
+            item.computed = item.blocks.len() * block;
+            let tokens = (wanted - item.computed).min(threshold).min(budget);
+            let blocks = (item.computed + tokens).div_ceil(block) - item.blocks.len();
+            let taken = self.free.drain(..blocks);
+            item.blocks
+                .extend(taken.inspect(|&taken| self.content[taken] = None));
             budget -= tokens;
             scheduled.push((item.id, tokens));
             self.running.push(item);
@@ -169,9 +186,21 @@ impl Reference<'_> {
         events.extend(tokens_made.into_iter().map(|(_, event)| event));
         self.running.retain(|item| {
             let done = item.generated == item.output;
-            self.free += if done { item.blocks } else { 0 };
+            if done {
+                item.blocks
+                    .iter()
+                    .for_each(|&held| self.content[held] = None);
+                self.free.extend(&item.blocks);
+            }
             !done
         });
         end
+    }
+
+    /// Where in the free queue a block of a request lies.
+    fn find(&self, id: u64, place: usize) -> Option<usize> {
+        self.free
+            .iter()
+            .position(|&block| self.content[block] == Some((id, place)))
     }
 }
