@@ -1,23 +1,35 @@
-//! Prints how far the simulated engines are from published and measured ones:
-//! `cargo run --release -p loadgen --example calibrate [PROFILE]`.
+//! Prints how far the simulated engines are from real ones, and fits a profile to a capture.
 //!
-//! With a profile, its own closed-loop curve is printed instead. Must not change anything.
+//! ```text
+//! cargo run --release -p loadgen --example calibrate              every published table
+//! cargo run --release -p loadgen --example calibrate PROFILE      a profile's own curve
+//! cargo run --release -p loadgen --example calibrate PROFILE DIR  against a capture, with a fit
+//! ```
+//!
+//! DIR holds the files that `tests/data/capture.py` writes. Must not change anything.
 
 use std::error::Error;
 use std::io::{Write, stdout};
+use std::path::Path;
 use std::sync::Arc;
 
-use loadgen::calibration::{A100_40GB, ClosedLoop, NIM_8B, NIM_70B, Published, run};
+use loadgen::calibration::{
+    A100_40GB, Capture, ClosedLoop, NIM_8B, NIM_70B, Published, fit_step, run,
+};
 use loadgen::engine::Profile;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut out = stdout().lock();
-    if let Some(name) = std::env::args().nth(1) {
-        return curve(&mut out, &name);
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.as_slice() {
+        [] => {
+            published(&mut out, "nim-70b-2xh100", &NIM_70B)?;
+            published(&mut out, "nim-8b", &NIM_8B)?;
+            a100(&mut out)
+        }
+        [profile] => curve(&mut out, profile),
+        [profile, directory, ..] => captured(&mut out, profile, Path::new(directory)),
     }
-    published(&mut out, "nim-70b-2xh100", &NIM_70B)?;
-    published(&mut out, "nim-8b", &NIM_8B)?;
-    a100(&mut out)
 }
 
 fn published(out: &mut impl Write, name: &str, rows: &[Published]) -> Result<(), Box<dyn Error>> {
@@ -40,7 +52,7 @@ fn published(out: &mut impl Write, name: &str, rows: &[Published]) -> Result<(),
             (seen.tokens_per_s, row.tokens_per_s, 8),
             (seen.decoding, row.decoding(), 6),
         ] {
-            let error = 100.0 * (simulated / real - 1.0);
+            let error = percent(simulated, real);
             write!(
                 out,
                 " {simulated:>width$.1} {real:>width$.1} {error:>+5.1}%"
@@ -59,15 +71,15 @@ fn a100(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
         "8b-a100 (80 GB) beside an A100 of 40 GB, 1024/128 (simulated, published)"
     )?;
     for (concurrency, real) in [(1, alone), (8, alone * gain)] {
-        let seen = run(
+        let simulated = run(
             &profile,
             &ClosedLoop {
                 concurrency,
                 ..load
             },
-        )?;
-        let error = 100.0 * (seen.tokens_per_s / real - 1.0);
-        let simulated = seen.tokens_per_s;
+        )?
+        .tokens_per_s;
+        let error = percent(simulated, real);
         writeln!(
             out,
             "{concurrency:>7} clients {simulated:>7.1} {real:>7.1} tokens/s {error:>+5.1}%"
@@ -98,4 +110,45 @@ fn curve(out: &mut impl Write, name: &str) -> Result<(), Box<dyn Error>> {
         )?;
     }
     Ok(())
+}
+
+fn captured(out: &mut impl Write, name: &str, directory: &Path) -> Result<(), Box<dyn Error>> {
+    let profile = Arc::new(Profile::load(name)?);
+    let capture = Capture::read(directory)?;
+    writeln!(
+        out,
+        "{name}: {} (simulated, captured, error)",
+        profile.about
+    )?;
+    writeln!(
+        out,
+        "{:<24}      running               waiting               TTFT p50 ms",
+        "phase"
+    )?;
+    for phase in &capture.phases {
+        let (simulated, real) = (phase.simulated(&profile)?, phase.captured());
+        write!(out, "{:<24}", phase.name)?;
+        for (simulated, real) in [
+            (simulated.running, real.running),
+            (simulated.waiting, real.waiting),
+            (simulated.ttft_p50_ms, real.ttft_p50_ms),
+        ] {
+            let error = percent(simulated, real);
+            write!(out, " {simulated:>7.1} {real:>7.1} {error:>+6.1}%")?;
+        }
+        writeln!(out)?;
+    }
+    let kv_tokens = profile.kv_tokens() as f64;
+    match fit_step(&capture.fit_rows(kv_tokens)) {
+        Some(step) => writeln!(out, "\nfit of the `fit` phases: {step:?}")?,
+        None => writeln!(
+            out,
+            "\nthe `fit` phases do not tell the terms of a step apart"
+        )?,
+    }
+    Ok(())
+}
+
+fn percent(simulated: f64, real: f64) -> f64 {
+    100.0 * (simulated / real - 1.0)
 }

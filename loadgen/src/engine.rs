@@ -6,7 +6,7 @@
 //! # Model
 //!
 //! An engine repeats steps while it has requests. What a step computes is vLLM's scheduler
-//! ([`scheduler`]); how long it takes is the sum of four curves of the [`Profile`]:
+//! (`engine/scheduler.rs`); how long it takes is the sum of four curves of the [`Profile`]:
 //!
 //! ```text
 //! step = base + prefill(prompt tokens) + decode(decoding requests) + resident(tokens in the KV cache)

@@ -8,7 +8,8 @@ use loadgen::calibration::{A100_40GB, ClosedLoop, NIM_8B, NIM_70B, Published, Se
 use loadgen::engine::Profile;
 
 fn seen(name: &str, load: &ClosedLoop) -> Seen {
-    run(&Arc::new(Profile::load(name).unwrap()), load).unwrap()
+    let profile = Arc::new(Profile::load(name).expect("a preset"));
+    run(&profile, load).expect("lengths that fit")
 }
 
 fn assert_within(what: &str, row: &Published, simulated: f64, published: f64, most: f64) {

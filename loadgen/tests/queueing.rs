@@ -7,7 +7,7 @@ use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 
 fn profile(max_num_seqs: usize, step: Step) -> Arc<Profile> {
-    let mut profile = Profile::load("8b-a100").unwrap();
+    let mut profile = Profile::load("8b-a100").expect("a preset");
     profile.kv = Kv {
         block_tokens: 16,
         blocks: 1 << 20,
@@ -86,9 +86,8 @@ fn run(engine: &mut Engine, rate: f64, n: u64, lengths: impl Fn(f64) -> (u32, u3
         let arrival = arrivals.next();
         let (prompt, output) = lengths(arrivals.uniform());
         pass(engine, arrival, 1);
-        engine
-            .submit(Request::new(id, prompt, output), arrival)
-            .unwrap();
+        let request = Request::new(id, prompt, output);
+        engine.submit(request, arrival).expect("lengths that fit");
         last = arrival;
     }
     pass(engine, Time::MAX, 0);

@@ -125,10 +125,8 @@ impl Reference<'_> {
                     break 'running;
                 }
             }
-            let taken = self.free.drain(..blocks);
-            self.running[index]
-                .blocks
-                .extend(taken.inspect(|&taken| self.content[taken] = None));
+            let taken = self.take(blocks);
+            self.running[index].blocks.extend(taken);
             budget -= tokens;
             decodes += usize::from(item.decodes);
             scheduled.push((item.id, tokens));
@@ -157,9 +155,7 @@ impl Reference<'_> {
             item.computed = item.blocks.len() * block;
             let tokens = (wanted - item.computed).min(threshold).min(budget);
             let blocks = (item.computed + tokens).div_ceil(block) - item.blocks.len();
-            let taken = self.free.drain(..blocks);
-            item.blocks
-                .extend(taken.inspect(|&taken| self.content[taken] = None));
+            item.blocks.extend(self.take(blocks));
             budget -= tokens;
             scheduled.push((item.id, tokens));
             self.running.push(item);
@@ -171,8 +167,14 @@ impl Reference<'_> {
                 .of(all - decodes, decodes, resident)
                 .total_ps(),
         );
+        self.execute(&scheduled, end, events);
+        end
+    }
+
+    /// Computes what was scheduled, and frees what has finished.
+    fn execute(&mut self, scheduled: &[(u64, usize)], end: Time, events: &mut Vec<Brief>) {
         let mut tokens_made = Vec::new();
-        for (id, tokens) in scheduled {
+        for &(id, tokens) in scheduled {
             let item = self.running.iter_mut().find(|item| item.id == id).unwrap();
             item.computed += tokens;
             if item.computed == item.prompt + item.generated {
@@ -194,7 +196,13 @@ impl Reference<'_> {
             }
             !done
         });
-        end
+    }
+
+    /// Takes blocks from the front of the free queue; what they held is overwritten.
+    fn take(&mut self, blocks: usize) -> Vec<usize> {
+        let taken: Vec<usize> = self.free.drain(..blocks).collect();
+        taken.iter().for_each(|&block| self.content[block] = None);
+        taken
     }
 
     /// Where in the free queue a block of a request lies.
