@@ -12,7 +12,7 @@ use rand_pcg::rand_core::{Rng, SeedableRng};
 
 const HOUR_S: f64 = 3_600.0;
 
-/// An hour of Poisson arrivals; lengths spread evenly up to twice their means.
+/// An hour of Poisson arrivals; half of the lengths are half their mean, half are one and a half.
 fn hour(profile: &Arc<Profile>, rate_per_s: f64, prompt: u32, output: u32, watch: Watch) -> u64 {
     let mut rng = Pcg64Mcg::seed_from_u64(1);
     let mut uniform = || (rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
@@ -21,7 +21,7 @@ fn hour(profile: &Arc<Profile>, rate_per_s: f64, prompt: u32, output: u32, watch
     while now_s < HOUR_S {
         let now = Time::from_secs_f64(now_s);
         engine.advance(now, watch, &mut |_| events += 1);
-        let mut length = |mean: u32| 1 + u32::from(uniform() < 0.5) * mean / 2 + mean / 2;
+        let mut length = |mean: u32| mean / 2 + u32::from(uniform() < 0.5) * mean;
         let request = Request::new(id, length(prompt), length(output));
         engine
             .submit(request, now)
@@ -37,14 +37,14 @@ fn benches(c: &mut Criterion) {
     let profile = Arc::new(Profile::load("8b-a100").expect("a preset"));
     let mut group = c.benchmark_group("engine, one hour");
     group.sample_size(10);
-    // Chat: about 100 decode at once. Code: long prompts, short outputs. Both at 85 % of capacity.
-    for (name, rate, prompt, output) in [("chat", 7.0, 1_000, 210), ("code", 5.0, 2_000, 28)] {
+    // Chat: some 150 decode at once. Code: long prompts, short outputs. Both at 85 % of capacity.
+    for (name, rate, prompt, output) in [("chat", 8.5, 1_000, 210), ("code", 6.0, 2_000, 28)] {
         group.bench_function(name, |b| {
             b.iter(|| hour(black_box(&profile), rate, prompt, output, Watch::FirstToken));
         });
     }
     group.bench_function("chat, every token reported", |b| {
-        b.iter(|| hour(black_box(&profile), 7.0, 1_000, 210, Watch::EveryToken));
+        b.iter(|| hour(black_box(&profile), 8.5, 1_000, 210, Watch::EveryToken));
     });
     group.finish();
 }
