@@ -2,10 +2,13 @@
 //!
 //! Must not hold numbers of its own: each preset is a file in `profiles/`, with its sources.
 
-use std::fmt;
+mod check;
+
 use std::path::PathBuf;
 
 use serde::Deserialize;
+
+pub use check::{Fault, Faults};
 
 use crate::engine::step_time::{Curve, StepTime};
 use crate::engine::time::ps_from_secs;
@@ -192,13 +195,13 @@ impl Profile {
             origin: origin.to_owned(),
             source: source.into(),
         })?;
-        let faults = profile.faults();
-        if faults.is_empty() {
+        let faults = Faults::of(&profile);
+        if faults.0.is_empty() {
             return Ok(profile);
         }
         Err(Error::Invalid {
             origin: origin.to_owned(),
-            faults: Faults(faults),
+            faults,
         })
     }
 
@@ -218,185 +221,6 @@ impl Profile {
             decode: Curve::through(&self.step.decode_ms),
             resident: Curve::through(&self.step.resident_ms),
         }
-    }
-
-    /// What is wrong, field by field.
-    fn faults(&self) -> Vec<Fault> {
-        let mut faults = Vec::new();
-        let mut count = |field, value: usize, least: usize, most: usize, expected: &str| {
-            if value < least || value > most {
-                faults.push(Fault::new(field, value, expected));
-            }
-        };
-        let limits = &self.limits;
-        let any = usize::MAX;
-        count("gpus", self.gpus, 1, 1_024, "1 to 1024");
-        count(
-            "kv.block_tokens",
-            self.kv.block_tokens,
-            1,
-            MOST_BLOCK_TOKENS,
-            "1 to 1024",
-        );
-        count("kv.blocks", self.kv.blocks, 2, MOST_BLOCKS, "2 to 16777216");
-        count(
-            "limits.max_num_seqs",
-            limits.max_num_seqs,
-            1,
-            MOST_SEQS,
-            "1 to 65536",
-        );
-        count(
-            "limits.max_num_batched_tokens",
-            limits.max_num_batched_tokens,
-            limits.max_num_seqs,
-            MOST_TOKENS,
-            "at least max_num_seqs, at most 16777216",
-        );
-        count(
-            "limits.max_model_tokens",
-            limits.max_model_tokens,
-            2,
-            self.kv_tokens().min(MOST_TOKENS),
-            "2 up to what the KV cache holds, (blocks - 1) x block_tokens, at most 16777216",
-        );
-        count(
-            "limits.watermark_blocks",
-            limits.watermark_blocks,
-            0,
-            self.kv.blocks.saturating_sub(2),
-            "less than the KV blocks",
-        );
-        let threshold = limits.long_prefill_token_threshold;
-        count(
-            "limits.long_prefill_token_threshold",
-            threshold,
-            0,
-            any,
-            "0 or more",
-        );
-        self.check_times(&mut faults);
-        faults
-    }
-
-    fn check_times(&self, faults: &mut Vec<Fault>) {
-        let mut number = |field: &str, value: f64, least: f64, most: f64, expected| {
-            // Also false for what is not a number.
-            if !(least..=most).contains(&value) {
-                faults.push(Fault::new(field, value, expected));
-            }
-        };
-        number(
-            "step.base_ms",
-            self.step.base_ms,
-            1e-3,
-            MOST_MS,
-            "0.001 to 3600000",
-        );
-        for (stage, spread) in [
-            ("schedule", self.start.schedule),
-            ("pull", self.start.pull),
-            ("load", self.start.load),
-            ("warm", self.start.warm),
-        ] {
-            let median = format!("start.{stage}.median_s");
-            number(&median, spread.median_s, 1e-3, MOST_S, "0.001 to 86400");
-            let p95 = format!("start.{stage}.p95_s");
-            number(
-                &p95,
-                spread.p95_s,
-                spread.median_s,
-                MOST_S,
-                "median_s to 86400",
-            );
-        }
-        for (field, seconds) in [
-            ("wake.level_1_s", self.wake.level_1_s),
-            ("wake.level_2_s", self.wake.level_2_s),
-            ("shutdown.timeout_s", self.shutdown.timeout_s),
-            ("shutdown.linger_s", self.shutdown.linger_s),
-            ("shutdown.exit_s", self.shutdown.exit_s),
-        ] {
-            number(field, seconds, 0.0, MOST_S, "0 to 86400");
-        }
-        for (field, points) in [
-            ("step.prefill_ms", &self.step.prefill_ms),
-            ("step.decode_ms", &self.step.decode_ms),
-            ("step.resident_ms", &self.step.resident_ms),
-            ("frontend_ms", &self.frontend_ms),
-        ] {
-            let in_range = points
-                .iter()
-                .all(|&(count, ms)| count <= MOST_TOKENS && (0.0..=MOST_MS).contains(&ms));
-            let ascends = points.windows(2).all(|pair| {
-                let [(from, from_ms), (to, to_ms)] = [pair[0], pair[1]];
-                from < to && from_ms <= to_ms
-            });
-            let known = (1..=MOST_POINTS).contains(&points.len());
-            if !(known && in_range && ascends) {
-                faults.push(Fault::new(
-                    field,
-                    format_args!("{points:?}"),
-                    "1 to 1000 points [count, ms]; counts ascend, up to 16777216; ms do not \
-                     descend, 0 to 3600000",
-                ));
-            }
-        }
-    }
-}
-
-// Bounds of a profile. A step that holds the most of everything takes four hours at most (four
-// terms of an hour), 1.44e16 ps: a thousand such steps fit into the 64 bits of a moment.
-const MOST_MS: f64 = 3_600_000.0;
-const MOST_S: f64 = 86_400.0;
-const MOST_TOKENS: usize = 1 << 24;
-const MOST_BLOCKS: usize = 1 << 24;
-const MOST_BLOCK_TOKENS: usize = 1_024;
-const MOST_SEQS: usize = 1 << 16;
-const MOST_POINTS: usize = 1_000;
-
-/// A value that makes no engine.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fault {
-    /// The field, by its path in the file.
-    pub field: String,
-    /// What it says.
-    pub value: String,
-    /// What it may say.
-    pub expected: String,
-}
-
-impl Fault {
-    fn new(field: &str, value: impl fmt::Display, expected: &str) -> Fault {
-        Fault {
-            field: field.to_owned(),
-            value: value.to_string(),
-            expected: expected.to_owned(),
-        }
-    }
-}
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "`{}` is {}: expected {}",
-            self.field, self.value, self.expected
-        )
-    }
-}
-
-/// All faults of a profile.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Faults(pub Vec<Fault>);
-
-impl fmt::Display for Faults {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, fault) in self.0.iter().enumerate() {
-            let separator = if index == 0 { "" } else { "; " };
-            write!(f, "{separator}{fault}")?;
-        }
-        Ok(())
     }
 }
 

@@ -26,8 +26,8 @@ fn a_fault_names_the_field_its_value_and_what_was_expected() {
         (
             "max_num_batched_tokens: 2048",
             "max_num_batched_tokens: 100",
-            "`limits.max_num_batched_tokens` is 100: expected at least max_num_seqs, at most \
-             16777216",
+            "`limits.max_num_batched_tokens` is 100: expected 256 to 16777216, at least \
+             max_num_seqs",
         ),
         (
             "base_ms: 12.5",
@@ -41,6 +41,11 @@ fn a_fault_names_the_field_its_value_and_what_was_expected() {
             "`step.prefill_ms` is [(0, 0.0)",
         ),
         ("[[0, 0], [1000, 67.0]]", "[]", "`step.prefill_ms` is []"),
+        (
+            "[[0, 0], [1000, 67.0]]",
+            "[[0, 0], [1, 3600000]]",
+            "`step.prefill_ms` is 7372800000 ms at 2048: expected at most 3600000 ms there",
+        ),
         (
             "exit_s: 0.9",
             "exit_s: -1",
