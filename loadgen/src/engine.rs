@@ -19,6 +19,7 @@
 //! only by a constant growth of the KV cache, are added up in closed form with the very result of
 //! adding them one by one: how often [`Engine::advance`] is called changes nothing.
 
+mod frontend;
 mod kv;
 mod life;
 mod metrics;
@@ -36,24 +37,23 @@ use std::sync::Arc;
 pub use life::{Condition, Refused, Replica, ReplicaEvent, SleepLevel, Stage};
 pub use metrics::{Gauges, Histogram, Metrics};
 pub use profile::{
-    Error as ProfileError, Fault, Faults, Kv, Limits, Points, Profile, Shutdown, Spread, Start,
-    Step, Wake,
+    Error as ProfileError, Fault, Faults, Frontend as FrontendCost, Kv, Limits, Points, Profile,
+    Shutdown, Spread, Start, Step, Wake,
 };
 pub use request::{Event, FinishReason, Prefix, Rejected, Request, Served, Watch};
 pub use step_time::Work;
 pub use time::{PS_PER_MS, PS_PER_S, Time, ps_from_secs, secs_from_ps};
 
+use crate::engine::frontend::Frontend;
 use crate::engine::scheduler::{Batch, Scheduler};
-use crate::engine::step_time::{Curve, Progression, StepTime};
+use crate::engine::step_time::{Progression, StepTime};
 
 /// A serving engine.
 #[derive(Debug)]
 pub struct Engine {
     profile: Arc<Profile>,
     step_time: StepTime,
-    frontend: Curve,
-    // When the API server's single thread is free again.
-    frontend_free: Time,
+    frontend: Frontend,
     // Slots on their way to the scheduler, by the moment they get there.
     inbox: VecDeque<(Time, usize)>,
     scheduler: Scheduler,
@@ -87,8 +87,7 @@ impl Engine {
         metrics.gauges = gauges(&scheduler);
         Engine {
             step_time: profile.step_time(),
-            frontend: Curve::through(&profile.frontend_ms),
-            frontend_free: Time::ZERO,
+            frontend: Frontend::new(&profile.frontend),
             inbox: VecDeque::new(),
             scheduler,
             step: None,
@@ -135,17 +134,16 @@ impl Engine {
         self.inbox.len() + scheduled + self.scheduler.deferred() - self.abandoned.len()
     }
 
-    /// Takes a request that reaches the server now. `now` must not lie before an earlier call's.
+    /// Takes a request that reaches the server now; the engine has been advanced to `now`.
     ///
     /// # Errors
     ///
     /// When no engine of this profile could ever serve it.
     pub fn submit(&mut self, request: Request, now: Time) -> Result<(), Rejected> {
         request.check(&self.profile)?;
-        let frontend_ps = self.frontend.at(request.prompt_tokens as usize);
-        self.frontend_free = self.frontend_free.max(now).plus_ps(frontend_ps);
-        let slot = self.scheduler.register(request, now, self.frontend_free);
-        self.inbox.push_back((self.frontend_free, slot));
+        let queued = self.frontend.read(request.prompt_tokens as usize, now);
+        let slot = self.scheduler.register(request, now, queued);
+        self.inbox.push_back((queued, slot));
         Ok(())
     }
 
@@ -338,7 +336,9 @@ impl Engine {
             });
         }
         let prompt_tokens = self.emit_caught_up(at, watch, sink);
-        let generated = (decoded + self.promoted.len()) as u64;
+        let generated = decoded + self.promoted.len();
+        self.frontend.stream(generated, at);
+        let generated = generated as u64;
         self.metrics.generation_tokens += generated;
         if generated > 0 {
             self.metrics
@@ -431,6 +431,9 @@ impl Engine {
 
     /// Counts steps that decoded the same batch; `first` is the work of the first of them.
     fn count_decodes(&mut self, times: Progression, steps: usize, first: &Work) {
+        let start = self.scheduler.last_step_end;
+        self.frontend
+            .stream_steps(self.scheduler.decoding(), start, times, steps);
         let decoding = self.scheduler.decoding() as u64;
         let n = steps as u64;
         // Within what `fitting` was given, which is a span of 64 bits.
@@ -444,7 +447,7 @@ impl Engine {
             resident_ps,
             prefill_ps: 0,
         });
-        self.scheduler.last_step_end = self.scheduler.last_step_end.plus_ps(total_ps);
+        self.scheduler.last_step_end = start.plus_ps(total_ps);
         self.metrics.generation_tokens += decoding * n;
         self.metrics.iteration_tokens.observe(decoding, n);
         self.metrics

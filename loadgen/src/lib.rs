@@ -33,7 +33,7 @@
 //!
 //! `engine.rs` (model and loop) → `engine/scheduler.rs` (who computes what in a step) →
 //! `scheduler/decoding.rs` (why a step of decodes costs the same for one request as for a
-//! thousand) → `engine/kv.rs` (free blocks and what they still hold) → `engine/step_time.rs` →
+//! thousand) → `engine/frontend.rs` (the API server before it) → `engine/kv.rs` (free blocks and what they still hold) → `engine/step_time.rs` →
 //! `engine/metrics.rs` → `engine/life.rs`. Presets with their sources are in `profiles/`.
 //!
 //! # Invariants
@@ -53,20 +53,19 @@
 //! | engine | load | inter-token latency | requests decoding | tokens/s | time to first token |
 //! |---|---|---|---|---|---|
 //! | NIM 70B, 2 × H100 | 1-250 clients, 5000/500 | −0.0 … +3.5 % | −1.5 … +1.4 % | −4.7 … +0.3 % | −28 … −8 % unsaturated, +6 … +9 % in the queue |
-//! | NIM 8B | 1-250 clients, 200/200 | +0.0 … +1.7 % (its table is the profile) | −5 … +15 % | −5 … +13 % | see below |
+//! | NIM 8B | 1-250 clients, 200/200 | −0.5 … +1.7 % (its table is the profile) | −4 … +1 % | −4 … +2 % | 0 … +62 % up to 100 clients, −11 … +8 % above |
 //! | 8B, A100-80 beside a published A100-40 | 1 and 8 clients, 1024/128 | | | +1 %, −11 % | |
 //!
 //! The 70B profile takes one number from its table, the latency of one request alone; that some 86
-//! requests fit, that the rest waits and how long follow from the model.
+//! requests fit, that the rest waits and how long follow from the model. The 8B engine is bound by
+//! its API server from 150 clients on: requests wait in front of the scheduler, where no gauge sees
+//! them.
 //!
 //! # What it does not know
 //!
-//! - The API server's work for each token that it streams. NIM 8B stands at 13,000 tokens/s from
-//!   150 clients on, with requests waiting in front of the scheduler (346-606 ms to a first token
-//!   where the simulated engine takes 140); the simulated one goes on to 14,800. `frontend_ms`
-//!   holds a cost for each request only.
 //! - Attention's quadratic part in long prompts, speculative decoding, pipeline parallelism,
 //!   priorities, adapters (but for [`engine::Request::deferred_until`]), KV transfer.
+//! - Delivery: a token's event is when the engine made it, however long the API server is behind.
 //! - Content: only what a caller declares shared is found in the prefix cache, besides what a
 //!   preempted request finds of itself.
 //! - Noise: two equal steps take equally long. Only cold starts are drawn at random.

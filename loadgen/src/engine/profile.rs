@@ -29,10 +29,9 @@ pub struct Profile {
     pub limits: Limits,
     /// How long a step takes.
     pub step: Step,
-    /// What the API server does before the scheduler sees a request: milliseconds by prompt
-    /// tokens, one request after the other. Default: nothing.
-    #[serde(default = "nothing")]
-    pub frontend_ms: Points,
+    /// What the API server does. Default: nothing that takes time.
+    #[serde(default)]
+    pub frontend: Frontend,
     /// The stages of a cold start.
     pub start: Start,
     /// How long a sleeping engine takes to wake.
@@ -90,6 +89,25 @@ pub struct Step {
     pub resident_ms: Points,
 }
 
+/// The work of the API server's one thread; requests and tokens wait for each other there.
+#[derive(Debug, Clone, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct Frontend {
+    /// By prompt tokens, before the scheduler sees the request.
+    pub request_ms: Points,
+    /// Milliseconds for each token that is streamed.
+    pub token_ms: f64,
+}
+
+impl Default for Frontend {
+    fn default() -> Frontend {
+        Frontend {
+            request_ms: vec![(0, 0.0)],
+            token_ms: 0.0,
+        }
+    }
+}
+
 /// The stages of a cold start, in their order.
 #[derive(Debug, Clone, Copy, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
@@ -134,10 +152,6 @@ pub struct Shutdown {
     pub linger_s: f64,
     /// Seconds from closing the listener to the end of the process.
     pub exit_s: f64,
-}
-
-fn nothing() -> Points {
-    vec![(0, 0.0)]
 }
 
 fn yes() -> bool {

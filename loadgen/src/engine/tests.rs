@@ -265,7 +265,9 @@ fn a_stalled_engine_makes_no_token_and_the_stall_is_in_the_latency() {
 
 #[test]
 fn the_frontend_takes_requests_one_after_the_other() {
-    let mut engine = Engine::new(profile(|profile| profile.frontend_ms = vec![(0, 4.0)]));
+    let mut engine = Engine::new(profile(|profile| {
+        profile.frontend.request_ms = vec![(0, 4.0)]
+    }));
     for id in 1..=3 {
         engine.submit(Request::new(id, 16, 2), Time::ZERO).unwrap();
     }
@@ -279,6 +281,22 @@ fn the_frontend_takes_requests_one_after_the_other() {
         finished(&events, 2).unwrap().2.scheduled > Some(ms(12.0)),
         "with the next step"
     );
+}
+
+#[test]
+fn a_new_request_waits_behind_the_tokens_that_are_being_streamed() {
+    let mut engine = Engine::new(profile(|profile| profile.frontend.token_ms = 3.0));
+    for id in 1..=8 {
+        engine.submit(Request::new(id, 1, 100), Time::ZERO).unwrap();
+    }
+    // Eight tokens a step of some 18 ms, 24 ms to stream them: after a while it is behind.
+    let mut events = run(&mut engine, ms(1_000.0));
+    let tokens = engine.metrics().generation_tokens;
+    engine.submit(Request::new(9, 1, 1), ms(1_000.0)).unwrap();
+    events.extend(run(&mut engine, Time::MAX));
+    let queued = finished(&events, 9).unwrap().2.queued;
+    let first_step_end = token_times(&events, 1)[0];
+    assert_eq!(queued, first_step_end.plus_ps(tokens * 3 * PS_PER_MS));
 }
 
 #[test]
@@ -470,7 +488,13 @@ proptest! {
         profile in engines(),
         arrivals in arrivals(),
         slice_ms in 1..200_u64,
+        request_ms in 0..20_u8,
+        token_ms in 0..4_u8,
     ) {
+        let mut profile = Arc::unwrap_or_clone(profile);
+        profile.frontend.request_ms = vec![(0, f64::from(request_ms))];
+        profile.frontend.token_ms = f64::from(token_ms);
+        let profile = Arc::new(profile);
         let mut watched = Engine::new(Arc::clone(&profile));
         let every = play(&mut watched, &arrivals, Watch::EveryToken, 1_000_000);
         let mut sliced = Engine::new(Arc::clone(&profile));

@@ -20,6 +20,8 @@ const MOST_BLOCK_TOKENS: usize = 1_024;
 const MOST_SEQS: usize = 1 << 16;
 const MOST_GPUS: usize = 1_024;
 const MOST_POINTS: usize = 1_000;
+// Of a token in the API server: slower than any model.
+const MOST_TOKEN_MS: f64 = 1_000.0;
 // A microsecond: no engine steps faster.
 const LEAST_MS: f64 = 1e-3;
 const LEAST_S: f64 = 1e-3;
@@ -75,7 +77,11 @@ impl Faults {
             ),
             ("step.decode_ms", &step.decode_ms, limits.max_num_seqs),
             ("step.resident_ms", &step.resident_ms, profile.kv_tokens()),
-            ("frontend_ms", &profile.frontend_ms, limits.max_model_tokens),
+            (
+                "frontend.request_ms",
+                &profile.frontend.request_ms,
+                limits.max_model_tokens,
+            ),
         ] {
             faults.check_curve(field, points, most);
         }
@@ -114,6 +120,13 @@ impl Faults {
 
     fn check_times(&mut self, profile: &Profile) {
         self.check("step.base_ms", profile.step.base_ms, LEAST_MS, MOST_MS, "");
+        self.check(
+            "frontend.token_ms",
+            profile.frontend.token_ms,
+            0.0,
+            MOST_TOKEN_MS,
+            "",
+        );
         let start = &profile.start;
         for (stage, spread) in [
             ("schedule", start.schedule),
