@@ -313,3 +313,6 @@ fn whole(number: f64) -> u32 {
     let whole = number as u32;
     whole
 }
+
+#[cfg(test)]
+mod tests;
