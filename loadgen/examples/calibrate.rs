@@ -34,11 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn published(out: &mut impl Write, name: &str, rows: &[Published]) -> Result<(), Box<dyn Error>> {
     let profile = Arc::new(Profile::load(name)?);
-    writeln!(
-        out,
-        "{name}: {} (simulated, published, error)",
-        profile.about
-    )?;
+    writeln!(out, "{name}: {} (simulated, published, error)", profile.about)?;
     writeln!(
         out,
         "clients        ITL ms                 TTFT ms              tokens/s           decoding"
@@ -53,10 +49,7 @@ fn published(out: &mut impl Write, name: &str, rows: &[Published]) -> Result<(),
             (seen.decoding, row.decoding(), 6),
         ] {
             let error = percent(simulated, real);
-            write!(
-                out,
-                " {simulated:>width$.1} {real:>width$.1} {error:>+5.1}%"
-            )?;
+            write!(out, " {simulated:>width$.1} {real:>width$.1} {error:>+5.1}%")?;
         }
         writeln!(out)?;
     }
@@ -66,19 +59,9 @@ fn published(out: &mut impl Write, name: &str, rows: &[Published]) -> Result<(),
 fn a100(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
     let (load, alone, gain) = A100_40GB;
     let profile = Arc::new(Profile::load("8b-a100")?);
-    writeln!(
-        out,
-        "8b-a100 (80 GB) beside an A100 of 40 GB, 1024/128 (simulated, published)"
-    )?;
+    writeln!(out, "8b-a100 (80 GB) beside an A100 of 40 GB, 1024/128 (simulated, published)")?;
     for (concurrency, real) in [(1, alone), (8, alone * gain)] {
-        let simulated = run(
-            &profile,
-            &ClosedLoop {
-                concurrency,
-                ..load
-            },
-        )?
-        .tokens_per_s;
+        let simulated = run(&profile, &ClosedLoop { concurrency, ..load })?.tokens_per_s;
         let error = percent(simulated, real);
         writeln!(
             out,
@@ -90,18 +73,10 @@ fn a100(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
 
 fn curve(out: &mut impl Write, name: &str) -> Result<(), Box<dyn Error>> {
     let profile = Arc::new(Profile::load(name)?);
-    writeln!(
-        out,
-        "{name}: {}, prompts of 1000, outputs of 200 tokens",
-        profile.about
-    )?;
+    writeln!(out, "{name}: {}, prompts of 1000, outputs of 200 tokens", profile.about)?;
     writeln!(out, "clients   ITL ms   TTFT ms  tokens/s  running")?;
     for concurrency in [1, 2, 4, 8, 16, 32, 64, 128, 256] {
-        let load = ClosedLoop {
-            concurrency,
-            prompt_tokens: 1_000,
-            output_tokens: 200,
-        };
+        let load = ClosedLoop { concurrency, prompt_tokens: 1_000, output_tokens: 200 };
         let seen = run(&profile, &load)?;
         writeln!(
             out,
@@ -115,16 +90,8 @@ fn curve(out: &mut impl Write, name: &str) -> Result<(), Box<dyn Error>> {
 fn captured(out: &mut impl Write, name: &str, directory: &Path) -> Result<(), Box<dyn Error>> {
     let profile = Arc::new(Profile::load(name)?);
     let capture = Capture::read(directory)?;
-    writeln!(
-        out,
-        "{name}: {} (simulated, captured, error)",
-        profile.about
-    )?;
-    writeln!(
-        out,
-        "{:<24}      running               waiting               TTFT p50 ms",
-        "phase"
-    )?;
+    writeln!(out, "{name}: {} (simulated, captured, error)", profile.about)?;
+    writeln!(out, "{:<24}      running               waiting               TTFT p50 ms", "phase")?;
     for phase in &capture.phases {
         let (simulated, real) = (phase.simulated(&profile)?, phase.captured());
         write!(out, "{:<24}", phase.name)?;
@@ -141,10 +108,7 @@ fn captured(out: &mut impl Write, name: &str, directory: &Path) -> Result<(), Bo
     let kv_tokens = profile.kv_tokens() as f64;
     match fit_step(&capture.fit_rows(kv_tokens)) {
         Some(step) => writeln!(out, "\nfit of the `fit` phases: {step:?}")?,
-        None => writeln!(
-            out,
-            "\nthe `fit` phases do not tell the terms of a step apart"
-        )?,
+        None => writeln!(out, "\nthe `fit` phases do not tell the terms of a step apart")?,
     }
     Ok(())
 }

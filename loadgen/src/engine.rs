@@ -251,11 +251,7 @@ impl Engine {
         }
         loop {
             let at_once = self.scheduler.running() + self.scheduler.waiting() > 0;
-            let ready = if at_once {
-                Some(Time::ZERO)
-            } else {
-                self.next_news()
-            };
+            let ready = if at_once { Some(Time::ZERO) } else { self.next_news() };
             let Some(ready) = ready else { return false };
             let start = self.not_before.max(ready);
             if start >= to {
@@ -265,20 +261,10 @@ impl Engine {
             // Else all that came is deferred.
             if self.scheduler.running() + self.scheduler.waiting() > 0 {
                 let batch = self.scheduler.schedule(start);
-                let Batch {
-                    prefill_tokens,
-                    decoding,
-                    resident_tokens,
-                    ..
-                } = batch;
+                let Batch { prefill_tokens, decoding, resident_tokens, .. } = batch;
                 let work = self.step_time.of(prefill_tokens, decoding, resident_tokens);
                 let end = start.plus_ps(work.total_ps());
-                self.step = Some(RunningStep {
-                    start,
-                    end,
-                    batch,
-                    work,
-                });
+                self.step = Some(RunningStep { start, end, batch, work });
                 return true;
             }
         }
@@ -287,10 +273,7 @@ impl Engine {
     /// When the scheduler will next see something new.
     fn next_news(&self) -> Option<Time> {
         let next_arrival = self.inbox.front().map(|&(ready, _)| ready);
-        [next_arrival, self.scheduler.next_deferred()]
-            .into_iter()
-            .flatten()
-            .min()
+        [next_arrival, self.scheduler.next_deferred()].into_iter().flatten().min()
     }
 
     /// Hands the scheduler what is ready by `now`.
@@ -323,17 +306,11 @@ impl Engine {
         let decoded = self.scheduler.decoding();
         let gap_ps = at.since(self.scheduler.last_step_end);
         self.scheduler.last_step_end = at;
-        self.metrics
-            .inter_token_latency
-            .observe(gap_ps, decoded as u64);
+        self.metrics.inter_token_latency.observe(gap_ps, decoded as u64);
         if watch == Watch::EveryToken {
-            self.scheduler.decoding_ids().for_each(|id| {
-                sink(Event::Token {
-                    id,
-                    at,
-                    first: false,
-                })
-            });
+            self.scheduler
+                .decoding_ids()
+                .for_each(|id| sink(Event::Token { id, at, first: false }));
         }
         let prompt_tokens = self.emit_caught_up(at, watch, sink);
         let generated = decoded + self.promoted.len();
@@ -341,9 +318,7 @@ impl Engine {
         let generated = generated as u64;
         self.metrics.generation_tokens += generated;
         if generated > 0 {
-            self.metrics
-                .iteration_tokens
-                .observe(generated + prompt_tokens, 1);
+            self.metrics.iteration_tokens.observe(generated + prompt_tokens, 1);
         }
         while let Some(slot) = self.scheduler.pop_finished() {
             self.steady = false;
@@ -371,23 +346,15 @@ impl Engine {
             let first = served.first_token.is_none();
             if first {
                 served.first_token = Some(at);
-                self.metrics
-                    .time_to_first_token
-                    .observe(at.since(served.arrival), 1);
+                self.metrics.time_to_first_token.observe(at.since(served.arrival), 1);
                 self.metrics.prompt_tokens_cached += u64::from(served.cached_tokens);
                 prompt_tokens += u64::from(served.prompt_tokens);
             } else {
-                self.metrics
-                    .inter_token_latency
-                    .observe(at.since(served.last_token), 1);
+                self.metrics.inter_token_latency.observe(at.since(served.last_token), 1);
             }
             served.last_token = at;
             if first || watch == Watch::EveryToken {
-                sink(Event::Token {
-                    id: slot.request.id,
-                    at,
-                    first,
-                });
+                sink(Event::Token { id: slot.request.id, at, first });
             }
         }
         self.metrics.prompt_tokens += prompt_tokens;
@@ -410,10 +377,7 @@ impl Engine {
             let on_piece = (piece.end - resident) / decoding + 1;
             let work = self.step_time.of(0, decoding, resident);
             let growth_ps = piece.slope_ps.saturating_mul(decoding as u64);
-            let times = Progression {
-                first_ps: work.total_ps(),
-                growth_ps,
-            };
+            let times = Progression { first_ps: work.total_ps(), growth_ps };
             let span_ps = until.since(self.scheduler.last_step_end);
             let fitting = times.fitting(span_ps, left.min(on_piece));
             let (steps, blocks) = self.scheduler.steps_with_blocks(fitting);
@@ -432,8 +396,7 @@ impl Engine {
     /// Counts steps that decoded the same batch; `first` is the work of the first of them.
     fn count_decodes(&mut self, times: Progression, steps: usize, first: &Work) {
         let start = self.scheduler.last_step_end;
-        self.frontend
-            .stream_steps(self.scheduler.decoding(), start, times, steps);
+        self.frontend.stream_steps(self.scheduler.decoding(), start, times, steps);
         let decoding = self.scheduler.decoding() as u64;
         let n = steps as u64;
         // Within what `fitting` was given, which is a span of 64 bits.
@@ -441,18 +404,11 @@ impl Engine {
         let base_ps = first.base_ps * n;
         let decode_ps = first.decode_ps * n;
         let resident_ps = total_ps - base_ps - decode_ps;
-        self.work.add(&Work {
-            base_ps,
-            decode_ps,
-            resident_ps,
-            prefill_ps: 0,
-        });
+        self.work.add(&Work { base_ps, decode_ps, resident_ps, prefill_ps: 0 });
         self.scheduler.last_step_end = start.plus_ps(total_ps);
         self.metrics.generation_tokens += decoding * n;
         self.metrics.iteration_tokens.observe(decoding, n);
-        self.metrics
-            .inter_token_latency
-            .observe_progression(times, steps, decoding);
+        self.metrics.inter_token_latency.observe_progression(times, steps, decoding);
     }
 
     fn finish(
@@ -465,12 +421,7 @@ impl Engine {
         let Request { id, max_tokens, .. } = self.scheduler.slot(slot).request;
         let served = self.scheduler.slot(slot).served;
         self.metrics.finish(at, reason, &served, max_tokens);
-        sink(Event::Finished {
-            id,
-            at,
-            reason,
-            served,
-        });
+        sink(Event::Finished { id, at, reason, served });
         self.scheduler.vacate(slot);
     }
 }

@@ -30,12 +30,7 @@ fn a_dense_model_bound_by_its_kv_cache_stands_where_nim_70b_stands() {
         assert_within("tokens/s", row, seen.tokens_per_s, row.tokens_per_s, 0.05);
         if row.load.concurrency >= 100 {
             assert_within("TTFT in the queue", row, seen.ttft_ms, row.ttft_ms, 0.10);
-            assert!(
-                seen.running < 88.0,
-                "{} of {} clients",
-                seen.running,
-                row.load.concurrency
-            );
+            assert!(seen.running < 88.0, "{} of {} clients", seen.running, row.load.concurrency);
         }
     }
 }
@@ -48,13 +43,7 @@ fn a_small_model_bends_and_is_bound_by_its_api_server_as_nim_8b_is() {
         assert_within("decoding", row, seen.decoding, row.decoding(), 0.05);
         assert_within("tokens/s", row, seen.tokens_per_s, row.tokens_per_s, 0.05);
         if row.load.concurrency >= 150 {
-            assert_within(
-                "TTFT behind the server",
-                row,
-                seen.ttft_ms,
-                row.ttft_ms,
-                0.15,
-            );
+            assert_within("TTFT behind the server", row, seen.ttft_ms, row.ttft_ms, 0.15);
         }
     }
 }
@@ -63,22 +52,9 @@ fn a_small_model_bends_and_is_bound_by_its_api_server_as_nim_8b_is() {
 fn an_a100_is_as_fast_as_a_published_one_of_less_memory() {
     let (load, alone, gain) = A100_40GB;
     let one = seen("8b-a100", &load).tokens_per_s;
-    assert!(
-        (one / alone - 1.0).abs() < 0.05,
-        "{one} tokens/s, published {alone}"
-    );
-    let eight = seen(
-        "8b-a100",
-        &ClosedLoop {
-            concurrency: 8,
-            ..load
-        },
-    )
-    .tokens_per_s;
+    assert!((one / alone - 1.0).abs() < 0.05, "{one} tokens/s, published {alone}");
+    let eight = seen("8b-a100", &ClosedLoop { concurrency: 8, ..load }).tokens_per_s;
     // The card published has 1.3 times less bandwidth, and still 11 % more throughput.
     let published = alone * gain;
-    assert!(
-        (eight / published - 1.0).abs() < 0.15,
-        "{eight} tokens/s, published {published}"
-    );
+    assert!((eight / published - 1.0).abs() < 0.15, "{eight} tokens/s, published {published}");
 }

@@ -8,11 +8,7 @@ use rand_pcg::rand_core::{Rng, SeedableRng};
 
 fn profile(max_num_seqs: usize, step: Step) -> Arc<Profile> {
     let mut profile = Profile::load("8b-a100").expect("a preset");
-    profile.kv = Kv {
-        block_tokens: 16,
-        blocks: 1 << 20,
-        prefix_caching: true,
-    };
+    profile.kv = Kv { block_tokens: 16, blocks: 1 << 20, prefix_caching: true };
     profile.limits.max_num_seqs = max_num_seqs;
     profile.limits.max_num_batched_tokens = 4_096;
     profile.step = step;
@@ -28,11 +24,7 @@ struct Poisson {
 
 impl Poisson {
     fn new(rate_per_s: f64) -> Poisson {
-        Poisson {
-            rng: Pcg64Mcg::seed_from_u64(11),
-            rate_per_s,
-            next_s: 0.0,
-        }
+        Poisson { rng: Pcg64Mcg::seed_from_u64(11), rate_per_s, next_s: 0.0 }
     }
 
     fn uniform(&mut self) -> f64 {
@@ -72,11 +64,7 @@ fn run(engine: &mut Engine, rate: f64, n: u64, lengths: impl Fn(f64) -> (u32, u3
         });
         if to < Time::MAX {
             requests_s += f64::from(in_flight) * secs_from_ps(to.since(now));
-            busy_s += if in_flight > 0 {
-                secs_from_ps(to.since(now))
-            } else {
-                0.0
-            };
+            busy_s += if in_flight > 0 { secs_from_ps(to.since(now)) } else { 0.0 };
             now = to;
         }
         in_flight += arrived;
@@ -92,11 +80,7 @@ fn run(engine: &mut Engine, rate: f64, n: u64, lengths: impl Fn(f64) -> (u32, u3
     }
     pass(engine, Time::MAX, 0);
     let span_s = engine.last_step_end().max(last).as_secs_f64();
-    Run {
-        mean_in_system_s: in_system_s / n as f64,
-        mean_in_flight: requests_s / span_s,
-        busy_s,
-    }
+    Run { mean_in_system_s: in_system_s / n as f64, mean_in_flight: requests_s / span_s, busy_s }
 }
 
 #[test]
@@ -114,10 +98,7 @@ fn one_at_a_time_with_equal_times_waits_as_an_m_d_1_queue() {
         run(&mut engine, load / service_s, n, |_| (1_000, 1));
         let waited = engine.metrics().queue_time.sum() as f64 / 1e12 / n as f64;
         let expected = load * service_s / (2.0 * (1.0 - load));
-        assert!(
-            (waited / expected - 1.0).abs() < 0.05,
-            "{load}: {waited} s, {expected} s"
-        );
+        assert!((waited / expected - 1.0).abs() < 0.05, "{load}: {waited} s, {expected} s");
     }
 }
 
@@ -154,31 +135,18 @@ fn no_work_is_lost_and_nothing_rests_while_somebody_waits() {
         resident_ms: vec![(0, 0.0), (1_000_000, 82.0)],
     };
     let mut engine = Engine::new(profile(64, step));
-    let seen = run(&mut engine, 5.0, 5_000, |u| {
-        if u < 0.5 { (300, 150) } else { (1_500, 20) }
-    });
+    let seen = run(&mut engine, 5.0, 5_000, |u| if u < 0.5 { (300, 150) } else { (1_500, 20) });
     let metrics = engine.metrics();
     let work = engine.work();
     assert_eq!(metrics.finished_length, 5_000);
     assert_eq!(metrics.preemptions, 0);
     assert_eq!(work.prefill_ps, metrics.prompt_tokens * 67_000_000);
     let decoded = metrics.generation_tokens - 5_000;
-    assert_eq!(
-        work.decode_ps,
-        decoded * 67_000_000,
-        "all tokens but the first ones"
-    );
+    assert_eq!(work.decode_ps, decoded * 67_000_000, "all tokens but the first ones");
     let busy_s = secs_from_ps(work.total_ps());
-    assert!(
-        (busy_s - seen.busy_s).abs() < 1e-6 * busy_s,
-        "{busy_s} s, {} s",
-        seen.busy_s
-    );
+    assert!((busy_s - seen.busy_s).abs() < 1e-6 * busy_s, "{busy_s} s, {} s", seen.busy_s);
     // Little's law.
     let span_s = engine.last_step_end().as_secs_f64();
     let expected = 5_000.0 / span_s * seen.mean_in_system_s;
-    assert!(
-        (seen.mean_in_flight / expected - 1.0).abs() < 1e-9,
-        "{seen:?}, {expected}"
-    );
+    assert!((seen.mean_in_flight / expected - 1.0).abs() < 1e-9, "{seen:?}, {expected}");
 }

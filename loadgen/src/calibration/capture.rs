@@ -105,25 +105,12 @@ impl Capture {
         for (name, numbers) in read_csv::<5>(&directory.join("vllm-cpu-requests.csv"))? {
             let [arrival_s, prompt, output, ttft_s, _] = numbers;
             let (prompt_tokens, output_tokens) = (whole(prompt), whole(output));
-            let row = Row {
-                arrival_s,
-                prompt_tokens,
-                output_tokens,
-                ttft_s,
-            };
+            let row = Row { arrival_s, prompt_tokens, output_tokens, ttft_s };
             capture.phase(name).requests.push(row);
         }
         for (name, numbers) in read_csv::<8>(&directory.join("vllm-cpu-seconds.csv"))? {
-            let [
-                at_s,
-                span_s,
-                steps,
-                prompt_tokens,
-                generated_tokens,
-                running,
-                waiting,
-                kv_usage,
-            ] = numbers;
+            let [at_s, span_s, steps, prompt_tokens, generated_tokens, running, waiting, kv_usage] =
+                numbers;
             capture.phase(name).seconds.push(Second {
                 at_s,
                 span_s,
@@ -141,10 +128,7 @@ impl Capture {
     /// Rows for a fit, from the phases meant for it. `kv_tokens` is what the KV cache holds.
     #[must_use]
     pub fn fit_rows(&self, kv_tokens: f64) -> Vec<StepRow> {
-        let fit = self
-            .phases
-            .iter()
-            .filter(|phase| phase.name.starts_with("fit/"));
+        let fit = self.phases.iter().filter(|phase| phase.name.starts_with("fit/"));
         fit.flat_map(|phase| phase.fit_rows(kv_tokens)).collect()
     }
 
@@ -152,11 +136,7 @@ impl Capture {
         let index = match self.phases.binary_search_by(|phase| phase.name.cmp(&name)) {
             Ok(index) => index,
             Err(index) => {
-                let phase = Phase {
-                    name,
-                    requests: Vec::new(),
-                    seconds: Vec::new(),
-                };
+                let phase = Phase { name, requests: Vec::new(), seconds: Vec::new() };
                 self.phases.insert(index, phase);
                 index
             }
@@ -179,11 +159,7 @@ impl Phase {
     /// What was captured.
     #[must_use]
     pub fn captured(&self) -> Summary {
-        let gauges: Vec<_> = self
-            .seconds
-            .iter()
-            .map(|s| (s.at_s, s.running, s.waiting))
-            .collect();
+        let gauges: Vec<_> = self.seconds.iter().map(|s| (s.at_s, s.running, s.waiting)).collect();
         let ttfts_s = self.requests.iter().map(|row| row.ttft_s).collect();
         self.summary(&gauges, ttfts_s)
     }
@@ -195,16 +171,10 @@ impl Phase {
     /// When the profile cannot serve one of the requests.
     pub fn simulated(&self, profile: &Arc<Profile>) -> Result<Summary, Rejected> {
         let mut engine = Engine::new(Arc::clone(profile));
-        let mut coming: VecDeque<(Time, Row)> = self
-            .requests
-            .iter()
-            .map(|&row| (Time::from_secs_f64(row.arrival_s), row))
-            .collect();
-        let mut looks: VecDeque<Time> = self
-            .seconds
-            .iter()
-            .map(|second| Time::from_secs_f64(second.at_s))
-            .collect();
+        let mut coming: VecDeque<(Time, Row)> =
+            self.requests.iter().map(|&row| (Time::from_secs_f64(row.arrival_s), row)).collect();
+        let mut looks: VecDeque<Time> =
+            self.seconds.iter().map(|second| Time::from_secs_f64(second.at_s)).collect();
         let mut held = VecDeque::new();
         if let Shape::Closed { clients } = self.shape() {
             // Each client sends its next request when one has ended, whenever it was captured.
@@ -253,11 +223,7 @@ impl Phase {
         }
         ttfts_s.sort_by(f64::total_cmp);
         let median_s = ttfts_s.get(ttfts_s.len() / 2).copied().unwrap_or(f64::NAN);
-        Summary {
-            running: running / n,
-            waiting: waiting / n,
-            ttft_p50_ms: 1e3 * median_s,
-        }
+        Summary { running: running / n, waiting: waiting / n, ttft_p50_ms: 1e3 * median_s }
     }
 
     fn fit_rows(&self, kv_tokens: f64) -> impl Iterator<Item = StepRow> {
@@ -280,24 +246,16 @@ impl Phase {
 
 /// The lines below the header: a name and so many numbers.
 fn read_csv<const N: usize>(path: &Path) -> Result<Vec<(String, [f64; N])>, Error> {
-    let text = std::fs::read_to_string(path).map_err(|source| Error::Read {
-        path: path.to_owned(),
-        source,
-    })?;
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| Error::Read { path: path.to_owned(), source })?;
     let mut rows = Vec::new();
     for (index, line) in text.lines().enumerate().skip(1) {
-        let fault = |source| Error::Line {
-            path: path.to_owned(),
-            line: index + 1,
-            expected: N,
-            source,
-        };
+        let fault =
+            |source| Error::Line { path: path.to_owned(), line: index + 1, expected: N, source };
         let (name, numbers) = line.split_once(',').ok_or_else(|| fault(None))?;
         let numbers: Result<Vec<f64>, _> = numbers.split(',').map(str::parse).collect();
         let numbers = numbers.map_err(|source| fault(Some(source)))?;
-        let numbers = numbers
-            .try_into()
-            .map_err(|_wrong_length: Vec<f64>| fault(None))?;
+        let numbers = numbers.try_into().map_err(|_wrong_length: Vec<f64>| fault(None))?;
         rows.push((name.to_owned(), numbers));
     }
     Ok(rows)

@@ -20,12 +20,7 @@ pub struct StepRow {
 impl StepRow {
     /// What the constants are multiplied with.
     fn features(&self) -> [f64; TERMS] {
-        [
-            1.0,
-            self.prefill_tokens,
-            self.decoding,
-            self.resident_tokens,
-        ]
+        [1.0, self.prefill_tokens, self.decoding, self.resident_tokens]
     }
 }
 
@@ -105,9 +100,7 @@ fn solve(mut system: [[f64; TERMS + 1]; TERMS]) -> Option<[f64; TERMS]> {
             }
         }
     }
-    Some(std::array::from_fn(|i| {
-        system[i][TERMS] / system[i][i] / scale[i]
-    }))
+    Some(std::array::from_fn(|i| system[i][TERMS] / system[i][i] / scale[i]))
 }
 
 #[cfg(test)]
@@ -115,39 +108,22 @@ mod tests {
     use super::*;
 
     fn rows(step_ms: impl Fn([f64; TERMS]) -> f64) -> Vec<StepRow> {
-        let shapes = [
-            (0.0, 1.0, 50.0),
-            (40.0, 4.0, 900.0),
-            (300.0, 16.0, 9e3),
-            (5.0, 32.0, 4e4),
-        ];
+        let shapes = [(0.0, 1.0, 50.0), (40.0, 4.0, 900.0), (300.0, 16.0, 9e3), (5.0, 32.0, 4e4)];
         let rows = shapes.map(|(prefill_tokens, decoding, resident_tokens)| {
-            let row = StepRow {
-                step_ms: 0.0,
-                prefill_tokens,
-                decoding,
-                resident_tokens,
-            };
-            StepRow {
-                step_ms: step_ms(row.features()),
-                ..row
-            }
+            let row = StepRow { step_ms: 0.0, prefill_tokens, decoding, resident_tokens };
+            StepRow { step_ms: step_ms(row.features()), ..row }
         });
         rows.to_vec()
     }
 
     #[test]
     fn exact_rows_give_back_their_constants() {
-        let step = fit_step(&rows(|[_, p, d, kv]| {
-            3.0 + 0.023 * p + 0.062 * d + 1e-5 * kv
-        }))
-        .unwrap();
+        let step =
+            fit_step(&rows(|[_, p, d, kv]| 3.0 + 0.023 * p + 0.062 * d + 1e-5 * kv)).unwrap();
         assert!((step.base_ms - 3.0).abs() < 1e-6);
-        for (points, expected) in [
-            (&step.prefill_ms, 23.0),
-            (&step.decode_ms, 62.0),
-            (&step.resident_ms, 10.0),
-        ] {
+        for (points, expected) in
+            [(&step.prefill_ms, 23.0), (&step.decode_ms, 62.0), (&step.resident_ms, 10.0)]
+        {
             assert!((points[1].1 - expected).abs() < 1e-5, "{points:?}");
         }
     }

@@ -55,17 +55,8 @@ impl Published {
 
 const fn row(load: [u32; 3], ttft_ms: f64, itl_ms: f64, tokens_per_s: f64) -> Published {
     let [concurrency, prompt_tokens, output_tokens] = load;
-    let load = ClosedLoop {
-        concurrency,
-        prompt_tokens,
-        output_tokens,
-    };
-    Published {
-        load,
-        ttft_ms,
-        itl_ms,
-        tokens_per_s,
-    }
+    let load = ClosedLoop { concurrency, prompt_tokens, output_tokens };
+    Published { load, ttft_ms, itl_ms, tokens_per_s }
 }
 
 /// NVIDIA NIM 1.8.0, Llama-3.3-70B in fp8 on two H100 [docs.nvidia.com/nim/benchmarking].
@@ -95,15 +86,8 @@ pub const NIM_8B: [Published; 8] = [
 
 /// Llama-3.1-8B on an A100 with 40 GB under vLLM 0.23 [johnmusgrave.com]: output tokens a second
 /// of one client, and how much more eight get.
-pub const A100_40GB: (ClosedLoop, f64, f64) = (
-    ClosedLoop {
-        concurrency: 1,
-        prompt_tokens: 1_024,
-        output_tokens: 128,
-    },
-    75.0,
-    6.6,
-);
+pub const A100_40GB: (ClosedLoop, f64, f64) =
+    (ClosedLoop { concurrency: 1, prompt_tokens: 1_024, output_tokens: 128 }, 75.0, 6.6);
 
 /// Puts a closed loop on an engine: two rounds of all clients to settle, sixteen to measure, and
 /// at least 64 requests.
@@ -118,10 +102,7 @@ pub fn run(profile: &Arc<Profile>, load: &ClosedLoop) -> Result<Seen, Rejected> 
     let mut submitted = 0;
     let mut submit = |engine: &mut Engine, now: Time| {
         submitted += 1;
-        engine.submit(
-            Request::new(submitted, load.prompt_tokens, load.output_tokens),
-            now,
-        )
+        engine.submit(Request::new(submitted, load.prompt_tokens, load.output_tokens), now)
     };
     for _ in 0..load.concurrency {
         submit(&mut engine, Time::ZERO)?;

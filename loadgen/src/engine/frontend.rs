@@ -32,10 +32,7 @@ impl Frontend {
 
     /// Streams the tokens of a step that ended now.
     pub(crate) fn stream(&mut self, tokens: usize, now: Time) {
-        self.free_at = self
-            .free_at
-            .max(now)
-            .plus_ps(self.token_ps.saturating_mul(tokens as u64));
+        self.free_at = self.free_at.max(now).plus_ps(self.token_ps.saturating_mul(tokens as u64));
     }
 
     /// Streams the tokens of steps that followed one another from `start` on, as many of each.
@@ -51,10 +48,7 @@ impl Frontend {
         // steps, so the latter is convex in i and largest at the first or the last step.
         let c_ps = self.token_ps.saturating_mul(tokens as u64);
         let all_ps = c_ps.saturating_mul(steps as u64);
-        let from_first = self
-            .free_at
-            .max(start.plus_ps(times.first_ps))
-            .plus_ps(all_ps);
+        let from_first = self.free_at.max(start.plus_ps(times.first_ps)).plus_ps(all_ps);
         let total_ps = u64::try_from(times.sum_ps(steps)).unwrap_or(u64::MAX);
         self.free_at = from_first.max(start.plus_ps(total_ps).plus_ps(c_ps));
     }

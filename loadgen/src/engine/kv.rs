@@ -54,13 +54,7 @@ impl KvBlocks {
     /// `total` blocks, all free.
     pub(crate) fn new(total: usize) -> KvBlocks {
         let segments = HashMap::new();
-        let mut kv = KvBlocks {
-            total,
-            used: total,
-            queue: BTreeMap::new(),
-            freed: 0,
-            segments,
-        };
+        let mut kv = KvBlocks { total, used: total, queue: BTreeMap::new(), freed: 0, segments };
         kv.give(total);
         kv
     }
@@ -113,20 +107,12 @@ impl KvBlocks {
             self.used -= blocks;
             return;
         }
-        self.push(Run {
-            blocks,
-            holds: Content::Nothing,
-        });
+        self.push(Run { blocks, holds: Content::Nothing });
     }
 
     /// Frees the leading blocks of a preempted request, which may want them again.
     pub(crate) fn keep(&mut self, blocks: usize) -> Option<Kept> {
-        (blocks > 0).then(|| {
-            Kept(self.push(Run {
-                blocks,
-                holds: Content::Request,
-            }))
-        })
+        (blocks > 0).then(|| Kept(self.push(Run { blocks, holds: Content::Request })))
     }
 
     /// How many of the kept blocks are still there.
@@ -143,14 +129,7 @@ impl KvBlocks {
     pub(crate) fn hit(&self, hashes: &[u64]) -> (usize, usize) {
         let hits = hashes.iter().map_while(|hash| self.segments.get(hash));
         hits.fold((0, 0), |(count, idle), segment| {
-            (
-                count + 1,
-                idle + if segment.users == 0 {
-                    segment.blocks
-                } else {
-                    0
-                },
-            )
+            (count + 1, idle + if segment.users == 0 { segment.blocks } else { 0 })
         })
     }
 
@@ -171,14 +150,7 @@ impl KvBlocks {
         if self.segments.contains_key(&hash) {
             return false;
         }
-        self.segments.insert(
-            hash,
-            Segment {
-                blocks,
-                users: 1,
-                run: 0,
-            },
-        );
+        self.segments.insert(hash, Segment { blocks, users: 1, run: 0 });
         true
     }
 
@@ -192,18 +164,8 @@ impl KvBlocks {
             segment.users -= 1;
             if segment.users == 0 {
                 let blocks = segment.blocks;
-                let run = self.push(Run {
-                    blocks,
-                    holds: Content::Segment(hash),
-                });
-                self.segments.insert(
-                    hash,
-                    Segment {
-                        blocks,
-                        users: 0,
-                        run,
-                    },
-                );
+                let run = self.push(Run { blocks, holds: Content::Segment(hash) });
+                self.segments.insert(hash, Segment { blocks, users: 0, run });
             }
         }
     }

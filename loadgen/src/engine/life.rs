@@ -189,8 +189,7 @@ impl Replica {
         if self.condition != Condition::Ready {
             return false;
         }
-        self.engine
-            .abort_all(now, &mut |event| sink(ReplicaEvent::Engine(event)));
+        self.engine.abort_all(now, &mut |event| sink(ReplicaEvent::Engine(event)));
         self.engine.pause();
         self.change(now, Condition::Asleep(level), None, sink);
         true
@@ -218,12 +217,7 @@ impl Replica {
         let timeout_ps = ps_from_secs(self.engine.profile().shutdown.timeout_s);
         match self.condition {
             Condition::Ready | Condition::Asleep(_) | Condition::Waking(_) if timeout_ps > 0 => {
-                self.change(
-                    now,
-                    Condition::Draining,
-                    Some(now.plus_ps(timeout_ps)),
-                    sink,
-                );
+                self.change(now, Condition::Draining, Some(now.plus_ps(timeout_ps)), sink);
             }
             Condition::Ready | Condition::Asleep(_) | Condition::Waking(_) => self.exit(now, sink),
             // Not a server yet.
@@ -235,26 +229,21 @@ impl Replica {
     /// Gets SIGKILL.
     pub fn kill(&mut self, now: Time, sink: &mut impl FnMut(ReplicaEvent)) {
         if self.condition != Condition::Gone {
-            self.engine
-                .abort_all(now, &mut |event| sink(ReplicaEvent::Engine(event)));
+            self.engine.abort_all(now, &mut |event| sink(ReplicaEvent::Engine(event)));
             self.change(now, Condition::Gone, None, sink);
         }
     }
 
     /// When something happens next by itself; see [`Engine::next_event`].
     pub fn next_event(&mut self) -> Option<Time> {
-        [self.engine.next_event(), self.due]
-            .into_iter()
-            .flatten()
-            .min()
+        [self.engine.next_event(), self.due].into_iter().flatten().min()
     }
 
     /// Lets time pass until `to`; see [`Engine::advance`].
     pub fn advance(&mut self, to: Time, watch: Watch, sink: &mut impl FnMut(ReplicaEvent)) {
         loop {
             let until = self.due.map_or(to, |due| due.min(to));
-            self.engine
-                .advance(until, watch, &mut |event| sink(ReplicaEvent::Engine(event)));
+            self.engine.advance(until, watch, &mut |event| sink(ReplicaEvent::Engine(event)));
             self.notice_drained();
             match self.due {
                 Some(due) if due <= to => self.come_due(due, sink),
@@ -276,12 +265,7 @@ impl Replica {
         match self.condition {
             Condition::Starting(_) => match self.stages.pop_front() {
                 Some((stage, span_ps)) => {
-                    self.change(
-                        at,
-                        Condition::Starting(stage),
-                        Some(at.plus_ps(span_ps)),
-                        sink,
-                    );
+                    self.change(at, Condition::Starting(stage), Some(at.plus_ps(span_ps)), sink);
                 }
                 None => self.change(at, Condition::Ready, None, sink),
             },
@@ -296,8 +280,7 @@ impl Replica {
     }
 
     fn exit(&mut self, at: Time, sink: &mut impl FnMut(ReplicaEvent)) {
-        self.engine
-            .abort_all(at, &mut |event| sink(ReplicaEvent::Engine(event)));
+        self.engine.abort_all(at, &mut |event| sink(ReplicaEvent::Engine(event)));
         let exit_ps = ps_from_secs(self.engine.profile().shutdown.exit_s);
         self.change(at, Condition::Exiting, Some(at.plus_ps(exit_ps)), sink);
     }

@@ -42,11 +42,7 @@ pub struct Histogram {
 impl Histogram {
     fn new(bounds: Vec<u64>) -> Histogram {
         let counts = vec![0; bounds.len() + 1];
-        Histogram {
-            bounds,
-            counts,
-            sum: 0,
-        }
+        Histogram { bounds, counts, sum: 0 }
     }
 
     fn of_millis(bounds_ms: &[u64]) -> Histogram {
@@ -87,9 +83,7 @@ impl Histogram {
     pub(crate) fn observe_progression(&mut self, values: Progression, steps: usize, times: u64) {
         let all = steps as u64;
         let mut counted = 0;
-        let mut bucket = self
-            .bounds
-            .partition_point(|&bound| bound < values.first_ps);
+        let mut bucket = self.bounds.partition_point(|&bound| bound < values.first_ps);
         while counted < all {
             let within = match self.bounds.get(bucket) {
                 Some(&bound) if values.growth_ps > 0 => bound
@@ -120,9 +114,8 @@ const REQUEST_MS: [u64; 21] = [
     300, 500, 800, 1_000, 1_500, 2_000, 2_500, 5_000, 10_000, 15_000, 20_000, 30_000, 40_000,
     50_000, 60_000, 120_000, 240_000, 480_000, 960_000, 1_920_000, 7_680_000,
 ];
-const ITERATION_TOKENS: [u64; 13] = [
-    1, 8, 16, 32, 64, 128, 256, 512, 1_024, 2_048, 4_096, 8_192, 16_384,
-];
+const ITERATION_TOKENS: [u64; 13] =
+    [1, 8, 16, 32, 64, 128, 256, 512, 1_024, 2_048, 4_096, 8_192, 16_384];
 const PREEMPTIONS: [u64; 7] = [1, 2, 3, 4, 5, 10, 20];
 
 /// 1, 2, 5, 10, … up to `largest`.
@@ -246,17 +239,13 @@ impl Metrics {
         self.prefill_time.observe(first_token.since(scheduled), 1);
         self.decode_time.observe(decode_ps, 1);
         self.inference_time.observe(last_token.since(scheduled), 1);
-        self.time_per_output_token
-            .observe(decode_ps.checked_div(gaps).unwrap_or(0), 1);
+        self.time_per_output_token.observe(decode_ps.checked_div(gaps).unwrap_or(0), 1);
         let computed = served.prompt_tokens - served.cached_tokens;
-        self.request_prompt_tokens
-            .observe(served.prompt_tokens.into(), 1);
+        self.request_prompt_tokens.observe(served.prompt_tokens.into(), 1);
         self.request_computed_tokens.observe(computed.into(), 1);
-        self.request_generation_tokens
-            .observe(served.generated_tokens.into(), 1);
+        self.request_generation_tokens.observe(served.generated_tokens.into(), 1);
         self.request_max_tokens.observe(max_tokens.into(), 1);
-        self.request_preemptions
-            .observe(served.preemptions.into(), 1);
+        self.request_preemptions.observe(served.preemptions.into(), 1);
     }
 }
 
@@ -267,10 +256,7 @@ mod tests {
     #[test]
     fn a_progression_is_observed_as_its_values_one_by_one() {
         for (first_ps, growth_ps, steps) in [(1, 1, 40), (5, 0, 7), (9, 13, 30), (500, 3, 4)] {
-            let values = Progression {
-                first_ps,
-                growth_ps,
-            };
+            let values = Progression { first_ps, growth_ps };
             let mut one_by_one = Histogram::new(vec![1, 4, 5, 5, 30, 200]);
             let mut together = one_by_one.clone();
             for step in 0..steps {

@@ -101,10 +101,7 @@ pub struct Frontend {
 
 impl Default for Frontend {
     fn default() -> Frontend {
-        Frontend {
-            request_ms: vec![(0, 0.0)],
-            token_ms: 0.0,
-        }
+        Frontend { request_ms: vec![(0, 0.0)], token_ms: 0.0 }
     }
 }
 
@@ -164,10 +161,7 @@ const PRESETS: [(&str, &str); 6] = [
     ("8b-h100", include_str!("../../profiles/8b-h100.yaml")),
     ("70b-4xh100", include_str!("../../profiles/70b-4xh100.yaml")),
     ("nim-8b", include_str!("../../profiles/nim-8b.yaml")),
-    (
-        "nim-70b-2xh100",
-        include_str!("../../profiles/nim-70b-2xh100.yaml"),
-    ),
+    ("nim-70b-2xh100", include_str!("../../profiles/nim-70b-2xh100.yaml")),
     ("tiny-cpu", include_str!("../../profiles/tiny-cpu.yaml")),
 ];
 
@@ -189,13 +183,8 @@ impl Profile {
         let is_path = name_or_path.contains(['/', '.']);
         match std::fs::read_to_string(name_or_path) {
             Ok(text) => Profile::parse(name_or_path, &text),
-            Err(source) if is_path => Err(Error::Read {
-                path: name_or_path.into(),
-                source,
-            }),
-            Err(_neither_name_nor_file) => Err(Error::Unknown {
-                name: name_or_path.to_owned(),
-            }),
+            Err(source) if is_path => Err(Error::Read { path: name_or_path.into(), source }),
+            Err(_neither_name_nor_file) => Err(Error::Unknown { name: name_or_path.to_owned() }),
         }
     }
 
@@ -205,27 +194,19 @@ impl Profile {
     ///
     /// When the text is no profile, or some of its values make no engine; all of them are named.
     pub fn parse(origin: &str, text: &str) -> Result<Profile, Error> {
-        let profile: Profile = serde_saphyr::from_str(text).map_err(|source| Error::Parse {
-            origin: origin.to_owned(),
-            source: source.into(),
-        })?;
+        let profile: Profile = serde_saphyr::from_str(text)
+            .map_err(|source| Error::Parse { origin: origin.to_owned(), source: source.into() })?;
         let faults = Faults::of(&profile);
         if faults.0.is_empty() {
             return Ok(profile);
         }
-        Err(Error::Invalid {
-            origin: origin.to_owned(),
-            faults,
-        })
+        Err(Error::Invalid { origin: origin.to_owned(), faults })
     }
 
     /// Tokens that fit into the KV cache.
     #[must_use]
     pub fn kv_tokens(&self) -> usize {
-        self.kv
-            .blocks
-            .saturating_sub(1)
-            .saturating_mul(self.kv.block_tokens)
+        self.kv.blocks.saturating_sub(1).saturating_mul(self.kv.block_tokens)
     }
 
     pub(crate) fn step_time(&self) -> StepTime {

@@ -41,10 +41,9 @@ impl Request {
 
     /// Checks that an engine of this profile could ever serve it.
     pub(crate) fn check(&self, profile: &Profile) -> Result<(), Rejected> {
-        for (field, tokens) in [
-            ("prompt_tokens", self.prompt_tokens),
-            ("output_tokens", self.output_tokens),
-        ] {
+        for (field, tokens) in
+            [("prompt_tokens", self.prompt_tokens), ("output_tokens", self.output_tokens)]
+        {
             if tokens == 0 {
                 return Err(Rejected::Empty { field });
             }
@@ -54,26 +53,16 @@ impl Request {
         if tokens > most {
             return Err(Rejected::TooLong { tokens, most });
         }
-        let Request {
-            max_tokens,
-            output_tokens,
-            ..
-        } = *self;
+        let Request { max_tokens, output_tokens, .. } = *self;
         if max_tokens < output_tokens {
-            return Err(Rejected::OverLimit {
-                max_tokens,
-                output_tokens,
-            });
+            return Err(Rejected::OverLimit { max_tokens, output_tokens });
         }
         let block_tokens = profile.kv.block_tokens;
         match self.prefix {
             Prefix::Segments { tokens, .. }
                 if tokens == 0 || !(tokens as usize).is_multiple_of(block_tokens) =>
             {
-                Err(Rejected::Segments {
-                    tokens,
-                    block_tokens,
-                })
+                Err(Rejected::Segments { tokens, block_tokens })
             }
             Prefix::Unknown | Prefix::Cached(_) | Prefix::Segments { .. } => Ok(()),
         }

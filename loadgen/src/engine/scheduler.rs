@@ -121,10 +121,7 @@ impl Scheduler {
 
     /// The earliest moment at which a deferred request can be scheduled.
     pub(crate) fn next_deferred(&self) -> Option<Time> {
-        self.deferred
-            .iter()
-            .filter_map(|&slot| self.slots[slot].request.deferred_until)
-            .min()
+        self.deferred.iter().filter_map(|&slot| self.slots[slot].request.deferred_until).min()
     }
 
     /// Registers a request, without queueing it.
@@ -151,11 +148,7 @@ impl Scheduler {
     pub(crate) fn undefer(&mut self, now: Time) {
         for index in (0..self.deferred.len()).rev() {
             let slot = self.deferred[index];
-            if self.slots[slot]
-                .request
-                .deferred_until
-                .is_some_and(|until| until <= now)
-            {
+            if self.slots[slot].request.deferred_until.is_some_and(|until| until <= now) {
                 self.slots[slot].request.deferred_until = None;
                 self.deferred.remove(index);
                 self.waiting.push_front(slot);
@@ -183,10 +176,7 @@ impl Scheduler {
             _ if in_scheduler == 1 => usize::MAX,
             threshold => threshold,
         };
-        let mut budget = Budget {
-            tokens: self.limits.max_num_batched_tokens,
-            chunk_limit,
-        };
+        let mut budget = Budget { tokens: self.limits.max_num_batched_tokens, chunk_limit };
         self.serve_running(&mut budget);
         let decoding = self.decoding();
         let mut full = false;
@@ -218,23 +208,13 @@ impl Scheduler {
 
     /// The slot of a request that is queued or runs.
     pub(crate) fn find(&self, id: u64) -> Option<usize> {
-        let mut all = self
-            .running
-            .iter()
-            .chain(&self.waiting)
-            .chain(&self.deferred)
-            .copied();
+        let mut all = self.running.iter().chain(&self.waiting).chain(&self.deferred).copied();
         all.find(|&slot| self.slots[slot].request.id == id)
     }
 
     /// Every slot, running ones first.
     pub(crate) fn all(&self) -> Vec<usize> {
-        self.running
-            .iter()
-            .chain(&self.waiting)
-            .chain(&self.deferred)
-            .copied()
-            .collect()
+        self.running.iter().chain(&self.waiting).chain(&self.deferred).copied().collect()
     }
 
     /// Tokens asked of the prefix cache and found in it since the last call.
@@ -278,10 +258,7 @@ impl Scheduler {
         } else {
             let tokens = budget.chunk(slot.tokens() - slot.computed);
             let held = slot.computed.div_ceil(self.block_tokens);
-            (
-                tokens,
-                (slot.computed + tokens).div_ceil(self.block_tokens) - held,
-            )
+            (tokens, (slot.computed + tokens).div_ceil(self.block_tokens) - held)
         };
         while self.kv.free() < blocks {
             let victim = self.running.len() - 1;
@@ -378,13 +355,7 @@ impl Scheduler {
                 let (segments, idle_blocks) = self.kv.hit(&hashes[..usable]);
                 let tokens = segments * length;
                 let shared_blocks = tokens / self.block_tokens;
-                Hit {
-                    tokens,
-                    segments,
-                    shared_blocks,
-                    idle_blocks,
-                    ..Hit::default()
-                }
+                Hit { tokens, segments, shared_blocks, idle_blocks, ..Hit::default() }
             }
         }
     }
@@ -393,18 +364,10 @@ impl Scheduler {
     fn kept_prefix(&self, slot: &Slot, cached_blocks: usize) -> Hit {
         let kept = slot.kept.map_or(0, |kept| self.kv.kept(kept));
         if kept == 0 || kept < cached_blocks {
-            return Hit {
-                tokens: cached_blocks * self.block_tokens,
-                ..Hit::default()
-            };
+            return Hit { tokens: cached_blocks * self.block_tokens, ..Hit::default() };
         }
         let tokens = kept * self.block_tokens;
-        Hit {
-            tokens,
-            kept: slot.kept,
-            kept_blocks: kept,
-            ..Hit::default()
-        }
+        Hit { tokens, kept: slot.kept, kept_blocks: kept, ..Hit::default() }
     }
 
     /// Computes tokens of a request that has the blocks for them.
@@ -412,11 +375,7 @@ impl Scheduler {
         self.resident_tokens += tokens;
         let slot = &mut self.slots[slot];
         slot.computed += tokens;
-        let Prefix::Segments {
-            tokens: length,
-            hashes,
-        } = &slot.request.prefix
-        else {
+        let Prefix::Segments { tokens: length, hashes } = &slot.request.prefix else {
             return;
         };
         if !self.prefix_caching {
@@ -461,11 +420,7 @@ impl Scheduler {
         self.resident_tokens -= slot.computed;
         // What follows a shared prefix could only be found again together with it.
         let whole_blocks = slot.computed / self.block_tokens;
-        let kept_blocks = if keep && slot.shared_blocks == 0 {
-            whole_blocks
-        } else {
-            0
-        };
+        let kept_blocks = if keep && slot.shared_blocks == 0 { whole_blocks } else { 0 };
         self.kv.give(own_blocks - kept_blocks);
         slot.kept = self.kv.keep(kept_blocks);
         slot.computed = 0;

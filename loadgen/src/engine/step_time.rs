@@ -40,32 +40,17 @@ impl Curve {
         for pair in points.windows(2) {
             let [(from, from_ms), (to, to_ms)] = [pair[0], pair[1]];
             if from > start {
-                pieces.push(Piece {
-                    start,
-                    start_ps,
-                    slope_ps: 0,
-                    end: from,
-                });
+                pieces.push(Piece { start, start_ps, slope_ps: 0, end: from });
             }
             let slope_ps = to_ps((to_ms - from_ms) / (to - from) as f64);
-            let piece = Piece {
-                start: from,
-                start_ps,
-                slope_ps,
-                end: to,
-            };
+            let piece = Piece { start: from, start_ps, slope_ps, end: to };
             // From the rounded slope, so that neighbours meet exactly.
             (start, start_ps) = (to, piece.at(to));
             pieces.push(piece);
         }
         match pieces.last_mut() {
             Some(last) => last.end = usize::MAX,
-            None => pieces.push(Piece {
-                start,
-                start_ps,
-                slope_ps: 0,
-                end: usize::MAX,
-            }),
+            None => pieces.push(Piece { start, start_ps, slope_ps: 0, end: usize::MAX }),
         }
         Curve { pieces }
     }
@@ -99,12 +84,7 @@ impl Work {
     /// All of it.
     #[must_use]
     pub fn total_ps(&self) -> u64 {
-        let terms = [
-            self.base_ps,
-            self.prefill_ps,
-            self.decode_ps,
-            self.resident_ps,
-        ];
+        let terms = [self.base_ps, self.prefill_ps, self.decode_ps, self.resident_ps];
         terms.into_iter().fold(0, u64::saturating_add)
     }
 
@@ -141,16 +121,8 @@ impl StepTime {
     ) -> Work {
         Work {
             base_ps: self.base_ps,
-            prefill_ps: if prefill_tokens == 0 {
-                0
-            } else {
-                self.prefill.at(prefill_tokens)
-            },
-            decode_ps: if decoding == 0 {
-                0
-            } else {
-                self.decode.at(decoding)
-            },
+            prefill_ps: if prefill_tokens == 0 { 0 } else { self.prefill.at(prefill_tokens) },
+            decode_ps: if decoding == 0 { 0 } else { self.decode.at(decoding) },
             resident_ps: self.resident.at(resident_tokens),
         }
     }
@@ -202,31 +174,17 @@ mod tests {
     #[test]
     fn a_curve_is_straight_between_its_points_and_beyond_the_last() {
         let curve = Curve::through(&[(0, 1.0), (10, 2.0), (20, 5.0)]);
-        for (count, ms) in [
-            (0, 1.0),
-            (5, 1.5),
-            (10, 2.0),
-            (15, 3.5),
-            (20, 5.0),
-            (40, 11.0),
-        ] {
+        for (count, ms) in [(0, 1.0), (5, 1.5), (10, 2.0), (15, 3.5), (20, 5.0), (40, 11.0)] {
             assert_eq!(curve.at(count), ps_from_secs(ms / 1e3), "{count}");
         }
         let late = Curve::through(&[(10, 2.0), (20, 5.0)]);
-        assert_eq!(
-            [late.at(0), late.at(10)],
-            [2 * PS_PER_MS; 2],
-            "flat before the first"
-        );
+        assert_eq!([late.at(0), late.at(10)], [2 * PS_PER_MS; 2], "flat before the first");
     }
 
     #[test]
     fn the_steps_that_fit_are_found_exactly() {
         for (first_ps, growth_ps) in [(7, 0), (7, 3), (1, 1), (1_000, 17)] {
-            let steps = Progression {
-                first_ps,
-                growth_ps,
-            };
+            let steps = Progression { first_ps, growth_ps };
             for span_ps in [0, 1, 6, 7, 8, 500, 12_345, 1_000_000] {
                 let mut fits = 0;
                 while fits < 900 && steps.sum_ps(fits + 1) <= u128::from(span_ps) {

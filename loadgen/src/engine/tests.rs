@@ -13,11 +13,7 @@ use reference::Reference;
 /// A small engine: steps of 10 ms + 0.1 ms a prompt token + 1 ms a decode + 1 µs a resident token.
 pub(super) fn profile(change: impl FnOnce(&mut Profile)) -> Arc<Profile> {
     let mut profile = Profile::load("8b-a100").unwrap();
-    profile.kv = Kv {
-        block_tokens: 16,
-        blocks: 1 + 64,
-        prefix_caching: true,
-    };
+    profile.kv = Kv { block_tokens: 16, blocks: 1 + 64, prefix_caching: true };
     profile.limits = Limits {
         max_num_seqs: 8,
         max_num_batched_tokens: 256,
@@ -57,12 +53,7 @@ fn token_times(events: &[Event], wanted: u64) -> Vec<Time> {
 
 fn finished(events: &[Event], wanted: u64) -> Option<(Time, FinishReason, Served)> {
     events.iter().find_map(|event| match *event {
-        Event::Finished {
-            id,
-            at,
-            reason,
-            served,
-        } if id == wanted => Some((at, reason, served)),
+        Event::Finished { id, at, reason, served } if id == wanted => Some((at, reason, served)),
         Event::Token { .. } | Event::Preempted { .. } | Event::Finished { .. } => None,
     })
 }
@@ -77,29 +68,18 @@ fn one_request_takes_one_prefill_step_and_one_step_for_each_further_token() {
     let (at, reason, served) = finished(&events, 1).unwrap();
     assert_eq!((at, reason), (ms(47.201), FinishReason::Length));
     assert_eq!(served.scheduled, Some(ms(5.0)));
-    assert_eq!(
-        (served.first_token, served.last_token),
-        (Some(ms(25.0)), ms(47.201))
-    );
+    assert_eq!((served.first_token, served.last_token), (Some(ms(25.0)), ms(47.201)));
 
     let metrics = engine.metrics();
     assert_eq!((metrics.prompt_tokens, metrics.generation_tokens), (100, 3));
     assert_eq!(metrics.finished_length, 1);
-    assert_eq!(
-        metrics.iteration_tokens.sum(),
-        103,
-        "the prompt counts with its first token"
-    );
+    assert_eq!(metrics.iteration_tokens.sum(), 103, "the prompt counts with its first token");
     assert_eq!(metrics.iteration_tokens.count(), 3);
     assert_eq!(metrics.time_to_first_token.sum(), 20_000_000_000);
     assert_eq!(metrics.inter_token_latency.sum(), 22_201_000_000);
     assert_eq!(metrics.e2e_latency.sum(), 42_201_000_000);
     assert_eq!(metrics.gauges.kv_blocks_used, 0);
-    assert_eq!(
-        engine.work().total_ps(),
-        42_201_000_000,
-        "it was busy from arrival to end"
-    );
+    assert_eq!(engine.work().total_ps(), 42_201_000_000, "it was busy from arrival to end");
 }
 
 #[test]
@@ -111,17 +91,9 @@ fn a_long_prompt_is_computed_in_chunks_and_everybody_waits_for_them() {
     let events = run(&mut engine, ms(200.0));
     // 1 decodes first: chunks of 255 and 245 tokens. Steps of about 11 + 25.5 and 11 + 24.5 ms.
     let decodes = token_times(&events, 1);
-    let gaps: Vec<f64> = decodes
-        .windows(2)
-        .take(3)
-        .map(|pair| secs_from_ps(pair[1].since(pair[0])))
-        .collect();
-    assert_eq!(
-        gaps.iter()
-            .map(|gap| (gap * 1e3).round())
-            .collect::<Vec<_>>(),
-        [37.0, 36.0, 11.0]
-    );
+    let gaps: Vec<f64> =
+        decodes.windows(2).take(3).map(|pair| secs_from_ps(pair[1].since(pair[0]))).collect();
+    assert_eq!(gaps.iter().map(|gap| (gap * 1e3).round()).collect::<Vec<_>>(), [37.0, 36.0, 11.0]);
     assert_eq!(token_times(&events, 2), [decodes[2]]);
 }
 
@@ -134,13 +106,7 @@ fn gauges_are_those_of_the_last_step_and_in_flight_is_not() {
         engine.submit(Request::new(id, 16, 50), ms(15.0)).unwrap();
     }
     assert_eq!(engine.in_flight(), 4);
-    assert_eq!(
-        (
-            engine.metrics().gauges.running,
-            engine.metrics().gauges.waiting
-        ),
-        (1, 0)
-    );
+    assert_eq!((engine.metrics().gauges.running, engine.metrics().gauges.waiting), (1, 0));
     run(&mut engine, ms(45.0));
     let gauges = engine.metrics().gauges;
     assert_eq!((gauges.running, gauges.waiting, gauges.deferred), (2, 2, 0));
@@ -151,18 +117,13 @@ fn gauges_are_those_of_the_last_step_and_in_flight_is_not() {
 #[test]
 fn nobody_behind_a_head_that_does_not_fit_is_admitted() {
     let mut engine = Engine::new(profile(|_| {}));
-    engine
-        .submit(Request::new(1, 600, 100), Time::ZERO)
-        .unwrap();
+    engine.submit(Request::new(1, 600, 100), Time::ZERO).unwrap();
     engine.submit(Request::new(2, 600, 1), Time::ZERO).unwrap();
     engine.submit(Request::new(3, 16, 1), Time::ZERO).unwrap();
     let events = run(&mut engine, Time::MAX);
     let end_of_first = finished(&events, 1).unwrap().0;
     assert!(token_times(&events, 2)[0] > end_of_first);
-    assert!(
-        token_times(&events, 3)[0] > end_of_first,
-        "though its block was free"
-    );
+    assert!(token_times(&events, 3)[0] > end_of_first, "though its block was free");
 }
 
 #[test]
@@ -175,19 +136,13 @@ fn the_youngest_loses_its_blocks_and_is_computed_again_with_what_it_had_generate
     engine.submit(Request::new(1, 80, 48), Time::ZERO).unwrap();
     engine.submit(Request::new(2, 80, 48), Time::ZERO).unwrap();
     let events = run(&mut engine, Time::MAX);
-    let preempted: Vec<_> = events
-        .iter()
-        .filter(|event| matches!(event, Event::Preempted { id: 2, .. }))
-        .collect();
+    let preempted: Vec<_> =
+        events.iter().filter(|event| matches!(event, Event::Preempted { id: 2, .. })).collect();
     assert_eq!(preempted.len(), 1);
     assert_eq!(engine.metrics().preemptions, 1);
     let [first, second] = [1, 2].map(|id| finished(&events, id).unwrap());
     assert_eq!([first.2.preemptions, second.2.preemptions], [0, 1]);
-    assert_eq!(
-        token_times(&events, 2).len(),
-        48,
-        "no token is generated twice"
-    );
+    assert_eq!(token_times(&events, 2).len(), 48, "no token is generated twice");
     assert!(second.0 > first.0);
     assert_eq!(engine.metrics().generation_tokens, 96);
     assert_eq!(engine.metrics().prompt_tokens, 160, "a prompt counts once");
@@ -196,10 +151,7 @@ fn the_youngest_loses_its_blocks_and_is_computed_again_with_what_it_had_generate
 #[test]
 fn a_deferred_request_lets_others_pass_and_is_counted_apart() {
     let mut engine = Engine::new(profile(|_| {}));
-    let deferred = Request {
-        deferred_until: Some(ms(50.0)),
-        ..Request::new(1, 16, 1)
-    };
+    let deferred = Request { deferred_until: Some(ms(50.0)), ..Request::new(1, 16, 1) };
     engine.submit(deferred, Time::ZERO).unwrap();
     engine.submit(Request::new(2, 16, 20), Time::ZERO).unwrap();
     let mut events = run(&mut engine, ms(40.0));
@@ -223,11 +175,7 @@ fn an_aborted_request_leaves_with_the_step_without_a_trace() {
     assert_eq!(token_times(&events, 1), []);
     assert_eq!(finished(&events, 1), None);
     assert_eq!(engine.metrics().gauges.kv_blocks_used, 0);
-    assert_eq!(
-        engine.metrics().finished_abort,
-        0,
-        "as vLLM 0.32 counts clients that go"
-    );
+    assert_eq!(engine.metrics().finished_abort, 0, "as vLLM 0.32 counts clients that go");
 }
 
 #[test]
@@ -242,10 +190,7 @@ fn giving_up_all_reports_each_and_frees_every_block() {
     assert_eq!(events.len(), 10);
     assert_eq!(finished(&events, 10).unwrap().1, FinishReason::Abort);
     assert_eq!(engine.metrics().finished_abort, 10);
-    assert_eq!(
-        (engine.in_flight(), engine.metrics().gauges.kv_blocks_used),
-        (0, 0)
-    );
+    assert_eq!((engine.in_flight(), engine.metrics().gauges.kv_blocks_used), (0, 0));
     assert_eq!(run(&mut engine, Time::MAX), []);
 }
 
@@ -265,22 +210,15 @@ fn a_stalled_engine_makes_no_token_and_the_stall_is_in_the_latency() {
 
 #[test]
 fn the_frontend_takes_requests_one_after_the_other() {
-    let mut engine = Engine::new(profile(|profile| {
-        profile.frontend.request_ms = vec![(0, 4.0)]
-    }));
+    let mut engine = Engine::new(profile(|profile| profile.frontend.request_ms = vec![(0, 4.0)]));
     for id in 1..=3 {
         engine.submit(Request::new(id, 16, 2), Time::ZERO).unwrap();
     }
     let events = run(&mut engine, Time::MAX);
-    let queued: Vec<Time> = (1..=3)
-        .map(|id| finished(&events, id).unwrap().2.queued)
-        .collect();
+    let queued: Vec<Time> = (1..=3).map(|id| finished(&events, id).unwrap().2.queued).collect();
     assert_eq!(queued, [ms(4.0), ms(8.0), ms(12.0)]);
     assert_eq!(finished(&events, 1).unwrap().2.scheduled, Some(ms(4.0)));
-    assert!(
-        finished(&events, 2).unwrap().2.scheduled > Some(ms(12.0)),
-        "with the next step"
-    );
+    assert!(finished(&events, 2).unwrap().2.scheduled > Some(ms(12.0)), "with the next step");
 }
 
 #[test]
@@ -302,34 +240,18 @@ fn a_new_request_waits_behind_the_tokens_that_are_being_streamed() {
 #[test]
 fn cached_prompt_tokens_are_not_computed_but_occupy_blocks() {
     let mut engine = Engine::new(profile(|_| {}));
-    let cached = |id, tokens| Request {
-        prefix: Prefix::Cached(tokens),
-        ..Request::new(id, 96, 1)
-    };
+    let cached = |id, tokens| Request { prefix: Prefix::Cached(tokens), ..Request::new(id, 96, 1) };
     for (id, tokens, computed) in [(1, 95, 16), (2, 96, 16), (3, 40, 64), (4, 15, 96)] {
         let start = engine.last_step_end();
         engine.submit(cached(id, tokens), start).unwrap();
         let events = run(&mut engine, Time::MAX);
         let (at, _, served) = finished(&events, id).unwrap();
-        assert_eq!(
-            served.cached_tokens,
-            96 - computed,
-            "{tokens} tokens said to be cached"
-        );
-        assert_eq!(
-            at.since(start),
-            (100 + u64::from(computed)) * PS_PER_MS / 10
-        );
+        assert_eq!(served.cached_tokens, 96 - computed, "{tokens} tokens said to be cached");
+        assert_eq!(at.since(start), (100 + u64::from(computed)) * PS_PER_MS / 10);
     }
     let metrics = engine.metrics();
-    assert_eq!(
-        (metrics.prefix_queries, metrics.prefix_hits),
-        (384, 80 + 80 + 32)
-    );
-    assert_eq!(
-        (metrics.prompt_tokens, metrics.prompt_tokens_cached),
-        (384, 192)
-    );
+    assert_eq!((metrics.prefix_queries, metrics.prefix_hits), (384, 80 + 80 + 32));
+    assert_eq!((metrics.prompt_tokens, metrics.prompt_tokens_cached), (384, 192));
     assert_eq!(metrics.request_computed_tokens.sum(), 192);
 }
 
@@ -337,15 +259,10 @@ fn cached_prompt_tokens_are_not_computed_but_occupy_blocks() {
 fn a_shared_prefix_is_computed_once_and_held_once() {
     let mut engine = Engine::new(profile(|_| {}));
     let sharing = |id, hashes: &[u64]| Request {
-        prefix: Prefix::Segments {
-            tokens: 32,
-            hashes: hashes.into(),
-        },
+        prefix: Prefix::Segments { tokens: 32, hashes: hashes.into() },
         ..Request::new(id, 100, 20)
     };
-    engine
-        .submit(sharing(1, &[11, 12, 13]), Time::ZERO)
-        .unwrap();
+    engine.submit(sharing(1, &[11, 12, 13]), Time::ZERO).unwrap();
     run(&mut engine, ms(30.0));
     engine.submit(sharing(2, &[11, 12, 99]), ms(30.0)).unwrap();
     let mut events = run(&mut engine, ms(60.0));
@@ -353,21 +270,13 @@ fn a_shared_prefix_is_computed_once_and_held_once() {
     assert_eq!(engine.metrics().gauges.kv_blocks_used, 10);
     events.extend(run(&mut engine, Time::MAX));
     assert_eq!(finished(&events, 2).unwrap().2.cached_tokens, 64);
-    assert_eq!(
-        engine.metrics().gauges.kv_blocks_used,
-        0,
-        "what is only cached is free"
-    );
+    assert_eq!(engine.metrics().gauges.kv_blocks_used, 0, "what is only cached is free");
 
-    engine
-        .submit(sharing(3, &[11, 12, 13]), engine.last_step_end())
-        .unwrap();
+    engine.submit(sharing(3, &[11, 12, 13]), engine.last_step_end()).unwrap();
     let events = run(&mut engine, Time::MAX);
     assert_eq!(finished(&events, 3).unwrap().2.cached_tokens, 96);
     engine.abort_all(engine.last_step_end(), &mut |_| {});
-    engine
-        .submit(sharing(4, &[11, 12, 13]), engine.last_step_end())
-        .unwrap();
+    engine.submit(sharing(4, &[11, 12, 13]), engine.last_step_end()).unwrap();
     let events = run(&mut engine, Time::MAX);
     assert_eq!(finished(&events, 4).unwrap().2.cached_tokens, 0);
 }
@@ -375,42 +284,21 @@ fn a_shared_prefix_is_computed_once_and_held_once() {
 #[test]
 fn what_no_engine_could_serve_is_refused_with_what_was_expected() {
     let mut engine = Engine::new(profile(|_| {}));
-    let short_segments = Prefix::Segments {
-        tokens: 24,
-        hashes: Arc::new([1]),
-    };
+    let short_segments = Prefix::Segments { tokens: 24, hashes: Arc::new([1]) };
     for (request, message) in [
+        (Request::new(1, 0, 1), "`prompt_tokens` is 0: expected at least 1 token"),
+        (Request::new(1, 1, 0), "`output_tokens` is 0: expected at least 1 token"),
+        (Request::new(1, 1_000, 25), "prompt and output are 1025 tokens: expected at most 1024"),
         (
-            Request::new(1, 0, 1),
-            "`prompt_tokens` is 0: expected at least 1 token",
-        ),
-        (
-            Request::new(1, 1, 0),
-            "`output_tokens` is 0: expected at least 1 token",
-        ),
-        (
-            Request::new(1, 1_000, 25),
-            "prompt and output are 1025 tokens: expected at most 1024",
-        ),
-        (
-            Request {
-                max_tokens: 3,
-                ..Request::new(1, 1, 4)
-            },
+            Request { max_tokens: 3, ..Request::new(1, 1, 4) },
             "`max_tokens` is 3: expected at least the 4 output tokens",
         ),
         (
-            Request {
-                prefix: short_segments,
-                ..Request::new(1, 100, 4)
-            },
+            Request { prefix: short_segments, ..Request::new(1, 100, 4) },
             "segments of 24 tokens: expected a multiple of the 16 of a KV block",
         ),
     ] {
-        assert_eq!(
-            engine.submit(request, Time::ZERO).unwrap_err().to_string(),
-            message
-        );
+        assert_eq!(engine.submit(request, Time::ZERO).unwrap_err().to_string(), message);
     }
     assert_eq!(engine.in_flight(), 0);
 }
@@ -456,9 +344,7 @@ fn play(engine: &mut Engine, arrivals: &[Arrival], watch: Watch, slice_ms: u64) 
         let arrival_ms = now_ms + gap_ms;
         while now_ms < arrival_ms {
             now_ms = (now_ms + slice_ms).min(arrival_ms);
-            engine.advance(Time::from_millis(now_ms), watch, &mut |event| {
-                events.push(event)
-            });
+            engine.advance(Time::from_millis(now_ms), watch, &mut |event| events.push(event));
         }
         let request = Request::new(id, prompt, output.min(most - prompt));
         engine.submit(request, Time::from_millis(now_ms)).unwrap();

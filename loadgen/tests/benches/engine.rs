@@ -23,9 +23,7 @@ fn hour(profile: &Arc<Profile>, rate_per_s: f64, prompt: u32, output: u32, watch
         engine.advance(now, watch, &mut |_| events += 1);
         let mut length = |mean: u32| mean / 2 + u32::from(uniform() < 0.5) * mean;
         let request = Request::new(id, length(prompt), length(output));
-        engine
-            .submit(request, now)
-            .expect("the profile's context is longer");
+        engine.submit(request, now).expect("the profile's context is longer");
         id += 1;
         now_s -= (1.0 - uniform()).ln() / rate_per_s;
     }

@@ -33,19 +33,8 @@ fn written(requests: &str, seconds: &str) -> (tempfile::TempDir, Result<Capture,
 fn a_phase_is_summed_up_over_the_time_in_which_requests_came() {
     let (_directory, capture) = written(REQUESTS, SECONDS);
     let capture = capture.unwrap();
-    let names: Vec<&str> = capture
-        .phases
-        .iter()
-        .map(|phase| phase.name.as_str())
-        .collect();
-    assert_eq!(
-        names,
-        [
-            "fit/closed/1/100/3",
-            "judge/closed/2/100/101",
-            "judge/poisson/5/100/101"
-        ]
-    );
+    let names: Vec<&str> = capture.phases.iter().map(|phase| phase.name.as_str()).collect();
+    assert_eq!(names, ["fit/closed/1/100/3", "judge/closed/2/100/101", "judge/poisson/5/100/101"]);
     let judge = &capture.phases[1];
     assert_eq!(judge.shape(), Shape::Closed { clients: 2 });
     assert_eq!(capture.phases[2].shape(), Shape::Open);
@@ -61,12 +50,8 @@ fn a_phase_is_summed_up_over_the_time_in_which_requests_came() {
 #[test]
 fn only_intervals_without_a_rest_are_fitted() {
     let (_directory, capture) = written(REQUESTS, SECONDS);
-    let expected = StepRow {
-        step_ms: 25.0,
-        prefill_tokens: 5.0,
-        decoding: 2.0,
-        resident_tokens: 20.0,
-    };
+    let expected =
+        StepRow { step_ms: 25.0, prefill_tokens: 5.0, decoding: 2.0, resident_tokens: 20.0 };
     assert_eq!(capture.unwrap().fit_rows(1_000.0), [expected]);
 }
 
@@ -89,16 +74,8 @@ fn a_broken_line_is_named() {
     let path = directory.path().join("vllm-cpu-seconds.csv");
     assert_eq!(
         capture.unwrap_err().to_string(),
-        format!(
-            "`{}` line 6: expected a phase and 8 numbers",
-            path.display()
-        )
+        format!("`{}` line 6: expected a phase and 8 numbers", path.display())
     );
     let (_directory, capture) = written("phase\nfit/closed/1,0.1\n", SECONDS);
-    assert!(
-        capture
-            .unwrap_err()
-            .to_string()
-            .ends_with("line 2: expected a phase and 5 numbers")
-    );
+    assert!(capture.unwrap_err().to_string().ends_with("line 2: expected a phase and 5 numbers"));
 }

@@ -39,11 +39,7 @@ pub struct Fault {
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "`{}` is {}: expected {}",
-            self.field, self.value, self.expected
-        )
+        write!(f, "`{}` is {}: expected {}", self.field, self.value, self.expected)
     }
 }
 
@@ -70,18 +66,10 @@ impl Faults {
         let limits = &profile.limits;
         let step = &profile.step;
         for (field, points, most) in [
-            (
-                "step.prefill_ms",
-                &step.prefill_ms,
-                limits.max_num_batched_tokens,
-            ),
+            ("step.prefill_ms", &step.prefill_ms, limits.max_num_batched_tokens),
             ("step.decode_ms", &step.decode_ms, limits.max_num_seqs),
             ("step.resident_ms", &step.resident_ms, profile.kv_tokens()),
-            (
-                "frontend.request_ms",
-                &profile.frontend.request_ms,
-                limits.max_model_tokens,
-            ),
+            ("frontend.request_ms", &profile.frontend.request_ms, limits.max_model_tokens),
         ] {
             faults.check_curve(field, points, most);
         }
@@ -109,24 +97,12 @@ impl Faults {
             ", at most what the KV cache holds: (blocks - 1) x block_tokens",
         );
         let most_watermark = kv.blocks.saturating_sub(2);
-        self.check(
-            "limits.watermark_blocks",
-            limits.watermark_blocks,
-            0,
-            most_watermark,
-            "",
-        );
+        self.check("limits.watermark_blocks", limits.watermark_blocks, 0, most_watermark, "");
     }
 
     fn check_times(&mut self, profile: &Profile) {
         self.check("step.base_ms", profile.step.base_ms, LEAST_MS, MOST_MS, "");
-        self.check(
-            "frontend.token_ms",
-            profile.frontend.token_ms,
-            0.0,
-            MOST_TOKEN_MS,
-            "",
-        );
+        self.check("frontend.token_ms", profile.frontend.token_ms, 0.0, MOST_TOKEN_MS, "");
         let start = &profile.start;
         for (stage, spread) in [
             ("schedule", start.schedule),
@@ -137,13 +113,7 @@ impl Faults {
             let median = format!("start.{stage}.median_s");
             self.check(&median, spread.median_s, LEAST_S, MOST_S, "");
             let p95 = format!("start.{stage}.p95_s");
-            self.check(
-                &p95,
-                spread.p95_s,
-                spread.median_s,
-                MOST_S,
-                ", at least the median",
-            );
+            self.check(&p95, spread.p95_s, spread.median_s, MOST_S, ", at least the median");
         }
         for (field, seconds) in [
             ("wake.level_1_s", profile.wake.level_1_s),
@@ -158,9 +128,8 @@ impl Faults {
 
     /// `most` is the largest count that the engine will ask the curve for.
     fn check_curve(&mut self, field: &str, points: &Points, most: usize) {
-        let in_range = points
-            .iter()
-            .all(|&(count, ms)| count <= MOST_TOKENS && (0.0..=MOST_MS).contains(&ms));
+        let in_range =
+            points.iter().all(|&(count, ms)| count <= MOST_TOKENS && (0.0..=MOST_MS).contains(&ms));
         let ascends = points.windows(2).all(|pair| {
             let [(from, from_ms), (to, to_ms)] = [pair[0], pair[1]];
             from < to && from_ms <= to_ms
@@ -200,10 +169,6 @@ impl Faults {
     }
 
     fn push(&mut self, field: &str, value: impl fmt::Display, expected: String) {
-        self.0.push(Fault {
-            field: field.to_owned(),
-            value: value.to_string(),
-            expected,
-        });
+        self.0.push(Fault { field: field.to_owned(), value: value.to_string(), expected });
     }
 }

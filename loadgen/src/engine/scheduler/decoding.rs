@@ -100,10 +100,7 @@ impl Scheduler {
         // At most `output_tokens`, which fits.
         let remaining = u32::try_from(self.finish_at[index] - self.steps).unwrap_or(u32::MAX);
         let generated = request.output_tokens - remaining;
-        (
-            generated,
-            request.prompt_tokens as usize + generated as usize - 1,
-        )
+        (generated, request.prompt_tokens as usize + generated as usize - 1)
     }
 
     pub(super) fn offset_of_decoding(&self, index: usize) -> usize {

@@ -23,11 +23,7 @@ fn changes(events: &[ReplicaEvent]) -> Vec<(f64, Condition)> {
 
 fn shutdown(timeout_s: f64) -> Arc<Profile> {
     profile(|profile| {
-        profile.shutdown = Shutdown {
-            timeout_s,
-            linger_s: 5.5,
-            exit_s: 0.5,
-        };
+        profile.shutdown = Shutdown { timeout_s, linger_s: 5.5, exit_s: 0.5 };
     })
 }
 
@@ -38,10 +34,7 @@ fn a_cold_start_passes_its_stages_and_refuses_connections_until_it_is_ready() {
     let refused = replica.submit(Request::new(1, 16, 1), ms(1_000.0));
     assert_eq!(refused, Err(Refused::NotListening));
     let events = advance(&mut replica, ms(1e6));
-    let stages: Vec<_> = changes(&events)
-        .into_iter()
-        .map(|(_, condition)| condition)
-        .collect();
+    let stages: Vec<_> = changes(&events).into_iter().map(|(_, condition)| condition).collect();
     let starting = [Stage::Pull, Stage::Load, Stage::Warm].map(Condition::Starting);
     assert_eq!(stages[..3], starting);
     assert_eq!(stages[3..], [Condition::Ready]);
@@ -68,27 +61,15 @@ fn cold_starts_are_spread_as_the_profile_says_and_repeat_with_their_seed() {
 #[test]
 fn a_sleeper_gives_up_what_it_has_and_serves_what_comes_when_it_has_woken() {
     let mut replica = Replica::warm(profile(|_| {}));
-    replica
-        .submit(Request::new(1, 16, 500), Time::ZERO)
-        .unwrap();
+    replica.submit(Request::new(1, 16, 500), Time::ZERO).unwrap();
     advance(&mut replica, ms(100.0));
     let mut events = Vec::new();
-    assert!(
-        replica.sleep(SleepLevel::Offloaded, ms(100.0), &mut |event| events
-            .push(event))
-    );
-    assert!(
-        !replica.sleep(SleepLevel::Offloaded, ms(100.0), &mut |_| {}),
-        "asleep already"
-    );
+    assert!(replica.sleep(SleepLevel::Offloaded, ms(100.0), &mut |event| events.push(event)));
+    assert!(!replica.sleep(SleepLevel::Offloaded, ms(100.0), &mut |_| {}), "asleep already");
     let aborted = |event: &ReplicaEvent| {
         matches!(
             event,
-            ReplicaEvent::Engine(Event::Finished {
-                id: 1,
-                reason: FinishReason::Abort,
-                ..
-            })
+            ReplicaEvent::Engine(Event::Finished { id: 1, reason: FinishReason::Abort, .. })
         )
     };
     assert!(events.iter().any(aborted));
@@ -99,39 +80,28 @@ fn a_sleeper_gives_up_what_it_has_and_serves_what_comes_when_it_has_woken() {
     assert!(replica.wake(ms(60_000.0), &mut |_| {}));
     let events = advance(&mut replica, ms(70_000.0));
     assert_eq!(changes(&events), [(62.0, Condition::Ready)]);
-    let first = Event::Token {
-        id: 2,
-        at: ms(62_000.0 + 10.0 + 1.6),
-        first: true,
-    };
+    let first = Event::Token { id: 2, at: ms(62_000.0 + 10.0 + 1.6), first: true };
     assert!(events.contains(&ReplicaEvent::Engine(first)), "{events:?}");
 }
 
 #[test]
 fn without_a_shutdown_timeout_requests_are_cut_at_once() {
     let mut replica = Replica::warm(shutdown(0.0));
-    replica
-        .submit(Request::new(1, 16, 500), Time::ZERO)
-        .unwrap();
+    replica.submit(Request::new(1, 16, 500), Time::ZERO).unwrap();
     advance(&mut replica, ms(100.0));
     let mut events = Vec::new();
     replica.terminate(ms(100.0), &mut |event| events.push(event));
     assert_eq!(changes(&events), [(0.1, Condition::Exiting)]);
     assert_eq!(events.len(), 2, "and the aborted request");
     assert!(!replica.is_listening());
-    assert_eq!(
-        changes(&advance(&mut replica, ms(10_000.0))),
-        [(0.6, Condition::Gone)]
-    );
+    assert_eq!(changes(&advance(&mut replica, ms(10_000.0))), [(0.6, Condition::Gone)]);
 }
 
 #[test]
 fn with_a_shutdown_timeout_all_finish_new_ones_get_500_and_the_server_lingers() {
     let mut replica = Replica::warm(shutdown(30.0));
     for id in 1..=10 {
-        replica
-            .submit(Request::new(id, 16, 50), Time::ZERO)
-            .unwrap();
+        replica.submit(Request::new(id, 16, 50), Time::ZERO).unwrap();
     }
     advance(&mut replica, ms(100.0));
     replica.terminate(ms(100.0), &mut |_| {});
@@ -145,26 +115,18 @@ fn with_a_shutdown_timeout_all_finish_new_ones_get_500_and_the_server_lingers() 
     let [(exiting, Condition::Exiting), (gone, Condition::Gone)] = changes(&events)[..] else {
         panic!("{events:?}");
     };
-    assert!(
-        (exiting - drained - 5.5).abs() < 1e-9,
-        "drained at {drained}, closed at {exiting}"
-    );
+    assert!((exiting - drained - 5.5).abs() < 1e-9, "drained at {drained}, closed at {exiting}");
     assert!((gone - exiting - 0.5).abs() < 1e-9);
 }
 
 #[test]
 fn what_has_not_finished_at_the_timeout_is_given_up() {
     let mut replica = Replica::warm(shutdown(2.0));
-    replica
-        .submit(Request::new(1, 16, 900), Time::ZERO)
-        .unwrap();
+    replica.submit(Request::new(1, 16, 900), Time::ZERO).unwrap();
     advance(&mut replica, ms(100.0));
     replica.terminate(ms(100.0), &mut |_| {});
     let events = advance(&mut replica, ms(60_000.0));
-    assert_eq!(
-        changes(&events),
-        [(2.1, Condition::Exiting), (2.6, Condition::Gone)]
-    );
+    assert_eq!(changes(&events), [(2.1, Condition::Exiting), (2.6, Condition::Gone)]);
     assert_eq!(replica.engine().metrics().finished_abort, 1);
 }
 

@@ -140,11 +140,7 @@ impl Reference<'_> {
                 break;
             };
             let wanted = head.prompt + head.generated;
-            let watermark = if self.running.is_empty() {
-                0
-            } else {
-                limits.watermark_blocks
-            };
+            let watermark = if self.running.is_empty() { 0 } else { limits.watermark_blocks };
             if wanted.div_ceil(block) + watermark > self.free.len() {
                 break;
             }
@@ -161,12 +157,8 @@ impl Reference<'_> {
             self.running.push(item);
         }
         let all: usize = scheduled.iter().map(|&(_, tokens)| tokens).sum();
-        let end = now.plus_ps(
-            self.profile
-                .step_time()
-                .of(all - decodes, decodes, resident)
-                .total_ps(),
-        );
+        let end =
+            now.plus_ps(self.profile.step_time().of(all - decodes, decodes, resident).total_ps());
         self.execute(&scheduled, end, events);
         end
     }
@@ -189,9 +181,7 @@ impl Reference<'_> {
         self.running.retain(|item| {
             let done = item.generated == item.output;
             if done {
-                item.blocks
-                    .iter()
-                    .for_each(|&held| self.content[held] = None);
+                item.blocks.iter().for_each(|&held| self.content[held] = None);
                 self.free.extend(&item.blocks);
             }
             !done
@@ -207,8 +197,6 @@ impl Reference<'_> {
 
     /// Where in the free queue a block of a request lies.
     fn find(&self, id: u64, place: usize) -> Option<usize> {
-        self.free
-            .iter()
-            .position(|&block| self.content[block] == Some((id, place)))
+        self.free.iter().position(|&block| self.content[block] == Some((id, place)))
     }
 }
