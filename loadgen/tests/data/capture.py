@@ -1,14 +1,15 @@
 """Puts loads on a real vLLM and writes what was seen: vllm-cpu-requests.csv and vllm-cpu-seconds.csv.
 
-usage: capture.py PORT OUTDIR        (standard library only; the server's model is named tiny-llama)
+usage: capture.py PORT OUTDIR PID     (PID: the server; standard library only; its model is named tiny-llama)
 
-Prompts are random token ids, so their lengths are exact and nothing hits the prefix cache. Each
+A phase in which other processes took more than a tenth of a core is thrown away and repeated. Prompts are random token ids, so their lengths are exact and nothing hits the prefix cache. Each
 phase starts on an idle server. `fit` phases are what a profile is fitted to, `judge` phases what
 it is judged on: closed loops of other shapes, Poisson arrivals, an overload and bursts.
 """
-import asyncio, json, random, re, sys, time, urllib.request
+import asyncio, glob, json, os, random, re, sys, time, urllib.request
 
-PORT, OUT = int(sys.argv[1]), sys.argv[2]
+PORT, OUT, PID = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+OTHERS = 0.1
 VOCABULARY = 1000
 # kind, name, clients (closed loop) or arrivals a second (poisson) or burst size, prompt, output, seconds
 PHASES = [
@@ -82,14 +83,53 @@ async def run(phase, kind, rate, prompt, output, length, rows, seconds):
     await watcher
 
 
+def cpu():
+    """Seconds of CPU that the machine has spent, and those of the server and of this client."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    fields = [int(x) for x in open("/proc/stat").readline().split()[1:9]]
+    stats = {}
+    for path in glob.glob("/proc/[0-9]*/stat"):
+        try:
+            text = open(path).read()
+        except OSError:
+            continue
+        after = text.rpartition(")")[2].split()
+        stats[int(text.split()[0])] = (int(after[1]), int(after[11]) + int(after[12]))
+    ours, found = {PID, os.getpid()}, True
+    while found:
+        found = {pid for pid, (parent, _) in stats.items() if parent in ours} - ours
+        ours |= found
+    return (sum(fields) - fields[3] - fields[4]) / ticks, sum(stats[pid][1] for pid in ours if pid in stats) / ticks
+
+
+async def calm(action):
+    """Does it again until the rest of the machine was quiet; returns how loud it was."""
+    while True:
+        start, (all_before, ours_before) = time.perf_counter(), cpu()
+        result = await action()
+        all_after, ours_after = cpu()
+        others = (all_after - all_before - ours_after + ours_before) / (time.perf_counter() - start)
+        if others < OTHERS:
+            return result, others
+
+
 async def main():
     rows, seconds = [], []
     random.seed(7)
     await run("warm-up", "closed", 4, 60, 30, 5, [], [])
     for use, kind, rate, prompt, output, length in PHASES:
         phase = f"{use}/{kind}/{rate}/{prompt}/{output}"
-        await run(phase, kind, rate, prompt, output, length, rows, seconds)
-        print(phase, len(rows), flush=True)
+
+        async def once():
+            await calm(lambda: asyncio.sleep(2))
+            seen = [], []
+            await run(phase, kind, rate, prompt, output, length, *seen)
+            return seen
+
+        (new_rows, new_seconds), others = await calm(once)
+        rows += new_rows
+        seconds += new_seconds
+        print(phase, len(new_rows), f"others took {others:.3f} cores", flush=True)
     with open(f"{OUT}/vllm-cpu-requests.csv", "w") as f:
         f.write("phase,arrival_s,prompt_tokens,output_tokens,ttft_s,e2e_s\n")
         for phase, at, prompt, output, ttft, e2e in sorted(rows, key=lambda r: (r[0], r[1])):
