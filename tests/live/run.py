@@ -69,7 +69,7 @@ class Lab:
 
     def kubectl(self, *words):
         command = [self.args.kubectl, "--kubeconfig", self.args.kubeconfig, "-n", NAMESPACE, *words]
-        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
 
     def apply(self, text):
         command = [self.args.kubectl, "--kubeconfig", self.args.kubeconfig, "apply", "-f", "-"]
