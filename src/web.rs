@@ -247,8 +247,9 @@ fn find(registry: &Registry, key: &WorkloadKey) -> Result<Vec<Arc<Tracker>>, Err
         Answer::Value { want, .. } => std::cmp::Reverse(Some(want)),
         Answer::Unavailable { .. } => std::cmp::Reverse(None),
     };
-    // KEDA and the HPA follow the largest of several triggers, so that one is shown first.
-    found.sort_by_key(|tracker| (answered(tracker), tracker.key.trigger));
+    // KEDA and the HPA follow the largest of several triggers, so that one is shown first; of equal
+    // ones the one in force, not one that an edit has just replaced.
+    found.sort_by_key(|tracker| (answered(tracker), !tracker.is_listed(), tracker.key.trigger));
     Ok(found)
 }
 

@@ -9,6 +9,7 @@
 
 mod conformance;
 mod docs;
+mod e2e;
 mod grpc;
 mod prometheus;
 mod support;

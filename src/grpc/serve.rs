@@ -31,6 +31,15 @@ const MAX_MESSAGE_BYTES: usize = 2 * 1024 * 1024;
 /// the middle of its request can reach this.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// Streams of one connection that may be cancelled before they are accepted: two a trigger of the
+/// 10,000 that the process is built for, as when an operator stops. At its own 20, h2 cuts the
+/// connection with everybody's calls on it. One takes less than 1 KiB until it is accepted.
+const MAX_PENDING_RESETS: usize = 20_000;
+
+/// Flow-control window of a connection. Of half of it h2 takes 256 bytes for each small request that
+/// it has not handed on yet, and cuts the connection when that is used up: at 16,384 calls at once.
+const CONNECTION_WINDOW_BYTES: u32 = 8 * 1024 * 1024;
+
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -239,6 +248,8 @@ impl Serving {
         // either: with one, tonic drops the connection without telling the client.
         Ok(tonic::transport::Server::builder()
             .timeout(REQUEST_TIMEOUT)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+            .http2_max_pending_accept_reset_streams(Some(MAX_PENDING_RESETS))
             .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
             .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
             .max_connection_age(jittered(self.options.max_age))

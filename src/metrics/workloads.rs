@@ -124,8 +124,9 @@ impl Collector {
 }
 
 impl Row {
-    fn rank(&self) -> (Option<u32>, u64) {
-        (self.answered().map(|(want, _)| want), self.tracker.key.trigger)
+    fn rank(&self) -> (Option<u32>, bool, u64) {
+        let tracker = &self.tracker;
+        (self.answered().map(|(want, _)| want), tracker.is_listed(), tracker.key.trigger)
     }
 
     fn answered(&self) -> Option<(u32, bool)> {

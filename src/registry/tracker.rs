@@ -170,7 +170,10 @@ impl Tracker {
         }
     }
 
-    pub(super) fn is_listed(&self) -> bool {
+    /// Whether the inventory lists it: not one that only calls have brought, nor one that an edit has
+    /// replaced and that goes once nobody asks for it.
+    #[must_use]
+    pub fn is_listed(&self) -> bool {
         self.listed.load(Ordering::Relaxed)
     }
 

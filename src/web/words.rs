@@ -45,6 +45,7 @@ pub fn unavailable(why: Unavailable) -> &'static str {
 /// The rule that set the count, as the reason of a count.
 fn because(decision: &Decision, spec: Option<&Spec>) -> String {
     let lower = decision.inputs.spec.is_some_and(|present| decision.want < present);
+    let higher = decision.inputs.spec.is_some_and(|present| decision.want > present);
     match decision.binding {
         Rule::Demand => match decision.inputs.work {
             Some(work) => format!("what {work:.2} replicas' worth of work needs"),
@@ -54,6 +55,7 @@ fn because(decision: &Decision, spec: Option<&Spec>) -> String {
         Rule::Kv => "room in the KV cache".to_owned(),
         Rule::GpuCeiling => "the GPU ceiling".to_owned(),
         Rule::Ghost if lower => "what the evidence says is enough".to_owned(),
+        Rule::Ghost if higher => "what was ordered within the last minute".to_owned(),
         Rule::Ghost => "the present count, until the evidence for fewer is whole".to_owned(),
         Rule::Warm => "the warm schedule".to_owned(),
         Rule::Zero if decision.want == 0 => "asleep after long idleness".to_owned(),

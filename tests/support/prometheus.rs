@@ -1,8 +1,8 @@
 //! A real Prometheus of the system's package, on a free port with a directory of its own.
 
-use std::fs;
+use std::fs::{self, File};
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use ghostscaler::source::config::PrometheusConfig;
@@ -26,6 +26,12 @@ impl Setup {
     /// `exported_namespace`.
     pub(crate) fn scrape_in_namespace(self, target: SocketAddr, namespace: &str) -> Setup {
         let labels = format!("labels: {{namespace: {namespace}}}");
+        self.job(&format!("static_configs: [{{targets: ['{target}'], {labels}}}]"))
+    }
+
+    /// Scrapes each second, and names the page's pod as Kubernetes's service discovery does.
+    pub(crate) fn scrape_pod(self, target: SocketAddr, namespace: &str, pod: &str) -> Setup {
+        let labels = format!("labels: {{namespace: {namespace}, pod: {pod}}}");
         self.job(&format!("static_configs: [{{targets: ['{target}'], {labels}}}]"))
     }
 
@@ -63,13 +69,11 @@ impl Setup {
         );
         fs::write(at("prometheus.yml"), config).unwrap();
         let port = free_port();
-        let mut command = Command::new("prometheus");
-        command
-            .arg(format!("--config.file={}", at("prometheus.yml").display()))
-            .arg(format!("--storage.tsdb.path={}", at("data").display()))
-            .arg(format!("--web.listen-address=127.0.0.1:{port}"))
-            .stdout(Stdio::null())
-            .stderr(fs::File::create(at("log")).unwrap());
+        let mut args = vec![
+            format!("--config.file={}", at("prometheus.yml").display()),
+            format!("--storage.tsdb.path={}", at("data").display()),
+            format!("--web.listen-address=127.0.0.1:{port}"),
+        ];
         if self.tls {
             let web = format!(
                 "tls_server_config:\n  cert_file: {}\n  key_file: {}\n",
@@ -77,18 +81,24 @@ impl Setup {
                 tls_file("server.key").display()
             );
             fs::write(at("web.yml"), web).unwrap();
-            command.arg(format!("--web.config.file={}", at("web.yml").display()));
+            args.push(format!("--web.config.file={}", at("web.yml").display()));
         }
-        let process = command.spawn().unwrap();
+        let process = spawn(&args, dir.path());
         let scheme = if self.tls { "https" } else { "http" };
-        Some(Prometheus { url: format!("{scheme}://localhost:{port}"), process, dir })
+        Some(Prometheus { url: format!("{scheme}://localhost:{port}"), args, process, dir })
     }
+}
+
+fn spawn(args: &[String], dir: &Path) -> Child {
+    let log = File::options().create(true).append(true).open(dir.join("log")).unwrap();
+    Command::new("prometheus").args(args).stdout(Stdio::null()).stderr(log).spawn().unwrap()
 }
 
 /// A running Prometheus; ends with its value.
 #[derive(Debug)]
 pub(crate) struct Prometheus {
     pub(crate) url: String,
+    args: Vec<String>,
     process: Child,
     dir: TempDir,
 }
@@ -101,6 +111,17 @@ impl Prometheus {
     /// What it has logged, for a test that fails.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+    }
+
+    /// Kills it, as a lost node does.
+    pub(crate) fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// Starts it again after [`Prometheus::kill`], with the same address and data.
+    pub(crate) fn start_again(&mut self) {
+        self.process = spawn(&self.args, self.dir.path());
     }
 }
 

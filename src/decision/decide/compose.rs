@@ -113,7 +113,7 @@ pub(super) fn compose(
         });
     }
     let released = surplus.map(|surplus| surplus.to).or(pending) == Some(clamped);
-    let binding = binding(&votes, clamped, asked > supply.base, released);
+    let binding = binding(&votes, clamped, asked > supply.ordered, released);
     Outcome {
         want: clamped,
         asked: asked.min(clamped),

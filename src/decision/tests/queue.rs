@@ -16,6 +16,18 @@ fn waiting_work_raises_in_the_tick_that_sees_it() {
 }
 
 #[test]
+fn an_order_that_the_target_does_not_show_yet_is_still_the_queues() {
+    let mut bench = Bench::new(2).deaf();
+    for _ in 0..3 {
+        let decision = bench.tick(|_| Does::serving(8.0).waiting(8.0));
+        assert_eq!((decision.want, decision.binding), (4, Rule::Queue));
+    }
+    // Nothing asks for it any more, and it still stands.
+    let decision = bench.tick(|_| Does::serving(8.0));
+    assert_eq!((decision.want, decision.binding), (4, Rule::Ghost));
+}
+
+#[test]
 fn the_target_is_absolute_while_nothing_is_ready() {
     let mut bench = Bench::new(2).deaf();
     for waiting in [8.0, 9.0, 10.0] {

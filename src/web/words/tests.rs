@@ -48,6 +48,15 @@ fn a_queue_is_named_with_its_size_and_the_replicas_it_stands_over() {
 }
 
 #[test]
+fn an_order_that_only_stands_is_not_called_the_present_count() {
+    check(
+        &by(Rule::Ghost, 5, 3, Some(0.0)),
+        &Spec::default(),
+        "5 replicas = what was ordered within the last minute; nothing waiting",
+    );
+}
+
+#[test]
 fn every_rule_has_its_own_words() {
     let mut seen = std::collections::BTreeSet::new();
     for rule in Rule::ALL {

@@ -1,0 +1,128 @@
+//! How the program ends: when told to, and when it cannot begin.
+
+use std::fs;
+use std::net::TcpListener;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::time::Instant;
+
+use super::engine::Engine;
+use super::keda::{pushed, trigger};
+use super::program::{Config, Scaler, run};
+use crate::support::eventually;
+
+/// The default of `--shutdown-grace`, and what the last words may take beyond it.
+const GRACE: Duration = Duration::from_secs(10 + 5);
+
+#[tokio::test]
+async fn sigterm_drains_ends_two_hundred_streams_with_ok_and_exits_with_0() {
+    let engine = Engine::start().await;
+    let config = Config::new(&format!(
+        "workloads:\n- {{namespace: demo, name: llm, replicas: 2, endpoints: ['{}']}}\n",
+        engine.address
+    ));
+    let mut scaler = Scaler::start(&config.path(), &["--drain-delay", "1s"]).await;
+    let keda = scaler.keda().await;
+    let trigger = trigger("demo/llm");
+    let mut streams = join_all((0..200).map(|_| keda.stream(&trigger))).await;
+    for stream in &mut streams {
+        assert_eq!(pushed(stream).await, Some(true));
+    }
+    assert_eq!(scaler.metric("ghostscaler_grpc_open_streams").await, Some(200.0));
+
+    scaler.signal("TERM");
+    let told_at = Instant::now();
+    eventually("the end's first log line", async || {
+        (!scaler.logged("shutting down").is_empty()).then_some(())
+    })
+    .await;
+    // While it drains it answers as before.
+    assert_eq!(keda.poll("demo/llm").await, (2, true));
+    for stream in &mut streams {
+        assert_eq!(pushed(stream).await, None);
+    }
+    drop(keda);
+    assert_eq!(scaler.ended(GRACE).await, Some(0));
+    println!("SIGTERM to exit with a drain of 1 s: {:?}", told_at.elapsed());
+}
+
+#[tokio::test]
+async fn sigint_ends_it_as_well() {
+    let config = Config::new("");
+    let mut scaler = Scaler::start(&config.path(), &[]).await;
+    scaler.signal("INT");
+    assert_eq!(scaler.ended(GRACE).await, Some(0));
+}
+
+#[tokio::test]
+async fn what_cannot_start_says_why_and_exits_with_2() {
+    let config = Config::new("");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap().to_string();
+    let file = |name: &str, text: &str| {
+        fs::write(config.file(name), text).unwrap();
+        config.file(name).to_str().unwrap().to_owned()
+    };
+    let good = file("good.yaml", "");
+    let folder = config.file(".").to_str().unwrap().to_owned();
+    let missing = config.file("missing.yaml").to_str().unwrap().to_owned();
+    let no_yaml = file("no.yaml", "workloads: [");
+    let other_key = file("key.yaml", "workload: []");
+    let typo = file("typo.yaml", "workloads: [{namespace: a, name: b, sloTtftt: 2s}]");
+    let address = file("address.yaml", "grpcAddress: nowhere");
+    let no_source = file("source.yaml", "workloads: [{namespace: a, name: b, wakeSource: gate}]");
+    let log = config.file("no/such/folder/log").to_str().unwrap().to_owned();
+    let cases: &[(&[&str], &[&str])] = &[
+        (&["--config", &good, "--grpc-address", &taken], &[&taken, "--grpc-address"]),
+        (&["--config", &good, "--http-address", &taken], &[&taken, "--http-address"]),
+        (&["--config", &missing], &[&missing, "No such file"]),
+        (&["--config", &folder], &[&folder]),
+        (&["--config", &no_yaml], &[&no_yaml, "line 1"]),
+        (&["--config", &other_key], &[&other_key, "workload"]),
+        (&["--config", &typo], &[&typo, "workloads[0].sloTtftt", "sloTtft"]),
+        (&["--config", &address], &[&address, "grpcAddress", "nowhere", "HOST:PORT"]),
+        (&["--config", &no_source], &[&no_source, "wakeSource", "gate"]),
+        (&["--config", &good, "--grpc-address", "nowhere"], &["nowhere", "HOST:PORT"]),
+        (&["--config", &good, "--scrape-timeout", "soon"], &["soon", "--scrape-timeout"]),
+        (&["--config", &good, "--state-dir", &good], &[&good]),
+        (&["--config", &good, "--decision-log", &log], &[&log]),
+        (&["--config", &good, "--log", "ghostscaler=loud"], &["ghostscaler=loud"]),
+        (&["--config", &good, "--grpc-adress", &taken], &["--grpc-adress", "--grpc-address"]),
+    ];
+    // What a case does not set must not be in its way.
+    let free = ["--grpc-address", "--http-address"];
+    let ends = join_all(cases.iter().map(|(flags, _)| async move {
+        let mut args = vec!["serve"];
+        args.extend(*flags);
+        for flag in free.iter().filter(|flag| !flags.contains(flag)) {
+            args.extend([*flag, "127.0.0.1:0"]);
+        }
+        run(&args).await
+    }))
+    .await;
+    for ((flags, parts), end) in cases.iter().zip(ends) {
+        assert_eq!(end.code, Some(2), "{flags:?}: {end:?}");
+        for part in *parts {
+            assert!(end.stderr.contains(part), "{flags:?}: {part:?} is not in\n{}", end.stderr);
+        }
+        assert_eq!(end.stdout, "", "{flags:?}");
+    }
+}
+
+#[tokio::test]
+async fn every_help_and_the_version_exit_with_0() {
+    for subcommand in [None, Some("serve"), Some("explain"), Some("replay"), Some("conformance")] {
+        let args: Vec<&str> = subcommand.into_iter().chain(["--help"]).collect();
+        let help = run(&args).await;
+        assert_eq!(help.code, Some(0), "{help:?}");
+        let usage = args.split_last().map(|(_help, before)| before.concat()).unwrap();
+        let usage = format!("Usage: ghostscaler {usage}");
+        assert!(help.stdout.contains(usage.trim_end()), "{usage:?} is not in\n{}", help.stdout);
+    }
+    let version = run(&["--version"]).await;
+    assert_eq!(version.code, Some(0));
+    assert_eq!(version.stdout, concat!("ghostscaler ", env!("CARGO_PKG_VERSION"), "\n"));
+    let nothing = run(&[]).await;
+    assert_eq!(nothing.code, Some(2), "{nothing:?}");
+}
