@@ -132,7 +132,8 @@ impl QueueState {
                 if self.is_blip(queue, ask, now) {
                     return vote(None, Reason::Clears { waiting });
                 }
-                unlearned(ask, figures, waiting)
+                measured(ask, level, figures, waiting)
+                    .unwrap_or_else(|| unlearned(ask, figures, waiting))
             }
         };
         let Some(target) = target else {
@@ -194,6 +195,33 @@ fn backlog(
             horizon_ms,
         },
     )
+}
+
+/// Not learned, but measured: what a replica finishes while requests wait for it is the price of
+/// one. What comes meanwhile wants to be served too, so a queue that stands or grows is not cleared.
+fn measured(
+    ask: &Ask<'_>,
+    level: &Level,
+    figures: &Figures,
+    waiting: f64,
+) -> Option<(Option<u32>, Reason)> {
+    if ask.spec.target_in_flight.is_some() {
+        return None;
+    }
+    let request_s = figures.saturation?.request_s()?;
+    let work = ask.minute.or(ask.recent)?.arrived * request_s;
+    let level = Level {
+        work: Some(work),
+        recent_work: work,
+        ..level.clone()
+    };
+    Some(backlog(
+        ask,
+        &level,
+        figures,
+        waiting,
+        (work, request_s, 1.0),
+    ))
 }
 
 /// Not learned: what the ready replicas do not finish in time needs others like them.

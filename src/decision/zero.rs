@@ -131,11 +131,11 @@ impl ZeroState {
         covered: bool,
     ) -> (u32, Reason) {
         let idle_ms = evidence.idle_ms();
+        if !spec.has_wake_source {
+            return (supply.ordered.min(1), Reason::NoWakeSource);
+        }
         if supply.ordered == 0 {
             return (0, Reason::Asleep { idle_ms });
-        }
-        if !spec.has_wake_source {
-            return (1, Reason::NoWakeSource);
         }
         let after_ms = match spec.zero_after {
             ZeroAfter::Never => return (1, Reason::Silent),

@@ -113,7 +113,9 @@ pub(super) fn compose(
         });
     }
     let released = surplus.map(|surplus| surplus.to).or(pending) == Some(clamped);
-    let binding = binding(&votes, clamped, asked > supply.ordered, released);
+    // Also where the order is placed already and the target does not show it yet.
+    let raised = asked > supply.ordered;
+    let binding = binding(&votes, clamped, raised, released);
     Outcome {
         want: clamped,
         asked: asked.min(clamped),

@@ -41,6 +41,8 @@ pub(in crate::decision) struct Learned {
     healthiest: Flow,
     most_in_flight: Option<f64>,
     running_limit: Option<f64>,
+    /// How long at least one request a replica has been waiting.
+    queued_for_ms: u64,
     saturated_s: f64,
     saturation: Saturation,
     /// When a preset last raised the level.
@@ -223,11 +225,18 @@ impl Learned {
         if healthy {
             self.most_in_flight = larger(self.most_in_flight, seen.most_in_flight);
         }
-        if !seen.slo_kept || queued >= n_live {
+        // What waits in a sample or two is the scheduler between two steps.
+        self.queued_for_ms = if queued >= n_live {
+            self.queued_for_ms.saturating_add(step_ms)
+        } else {
+            0
+        };
+        let queue_stands = self.queued_for_ms >= RECENT_MS;
+        if !seen.slo_kept || queue_stands {
             self.trial = false;
         }
         // A queue on every replica: what they do now is what they can do.
-        if seen.whole && seen.live > 0 && seen.frozen == 0 && queued >= n_live {
+        if seen.whole && seen.live > 0 && seen.frozen == 0 && queue_stands {
             let share = step_s / (step_s + 2.0 * SATURATED_S);
             let blend = |known: Option<f64>, rate: Option<f64>| {
                 let rate = rate?.max(0.0) / n_live;

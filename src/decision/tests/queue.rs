@@ -78,20 +78,56 @@ fn what_replicas_do_not_cure_does_not_count() {
 }
 
 #[test]
-fn what_the_ready_replicas_finish_in_time_is_not_ordered() {
+fn a_queue_that_stands_at_saturation_is_not_cleared() {
     let mut bench = Bench::new(2).deaf();
-    // A minute at saturation: each finishes 0.8 requests/s, 288 within the horizon of 180 s.
-    bench.run(60, |_| Does::serving(8.0).waiting(8.0));
-    let decision = bench.tick(|_| Does::serving(8.0).waiting(8.0));
-    assert!(matches!(
+    // Each finishes 0.8 requests/s, and as many come. No order is followed, so each is trusted for
+    // a minute and then placed anew.
+    let standing = |_| Does::serving(8.0).waiting(8.0);
+    let mut placed_anew = 0;
+    for _ in 0..60 {
+        let decision = bench.tick(standing);
+        assert!(decision.want >= 3, "{decision:?}");
+        // 16 of 1/0.8 s each; 1.6/0.8 + 20/180 = 2.1.
+        let due = matches!(
+            reason(&decision, Rule::Queue),
+            Reason::Backlog { work_s, .. } if (work_s - 20.0).abs() < 0.1
+        );
+        placed_anew += u32::from(due && wanted(&decision, Rule::Queue) == Some(3));
+    }
+    assert!(placed_anew > 0);
+}
+
+#[test]
+fn what_the_ready_replicas_work_off_in_time_is_not_ordered() {
+    let mut bench = Bench::new(2).deaf();
+    bench.run(120, |_| Does::serving(8.0).waiting(80.0));
+    // Nothing comes any more: 0.8 requests/s each, 4 in 5 s.
+    for step in 1..=13_u32 {
+        let waiting = 80.0 - 4.0 * f64::from(step);
+        bench.run(5, |_| Does::serving(8.0).waiting(waiting));
+    }
+    let decision = bench.last.unwrap();
+    assert_eq!(
         reason(&decision, Rule::Queue),
-        Reason::Waiting {
-            waiting: 16.0,
-            cleared: 16.0,
-            ..
-        }
-    ));
-    assert_eq!(wanted(&decision, Rule::Queue), Some(2));
+        Reason::Clears { waiting: 56.0 }
+    );
+    assert_eq!(wanted(&decision, Rule::Queue), None);
+}
+
+#[test]
+fn what_waits_in_single_samples_teaches_neither_limit_nor_throughput() {
+    let mut bench = Bench::new(1).deaf();
+    for _ in 0..60 {
+        bench.run(5, |_| Does::serving(4.0));
+        bench.run(5, |_| Does::serving(4.0).waiting(1.0));
+    }
+    let figures = &bench.state.figures;
+    assert_eq!((figures.running_limit, figures.saturation), (None, None));
+    // Fifteen seconds to stand, thirty to be believed, and the figures follow a tick later.
+    bench.run(50, |_| Does::serving(4.0).waiting(1.0));
+    let figures = &bench.state.figures;
+    assert_eq!(figures.running_limit, Some(4.0));
+    assert!(figures.saturation.is_some());
 }
 
 #[test]

@@ -1,0 +1,40 @@
+//! What went wrong for people who scale GPU inference: each reported case under its own id.
+//!
+//! Must not bend an expectation to what the scaler does: a case that fails is a fault of the scaler,
+//! or stands against the design, and then its file says so.
+//!
+//! The cases are those of themes A (flapping, hysteresis, HPA arithmetic), B (missing, stale and
+//! wrong metrics), C (scale to zero and cold start), D (KEDA and external scalers) and F (what to
+//! scale on) of a survey of public reports. Where they stand:
+//!
+//! - `tests/traces/`: told as data, one file a case, replayed through trigger metadata, freshness,
+//!   observation and decision (`field/trace.rs` has the form).
+//! - `field/wire/`: about the wire, against a whole scaler on real sockets.
+//! - [`suite::ELSEWHERE`]: tested beside the part that they are about.
+//! - [`suite::WAITING`]: not to be decided yet; shown as ignored, with what they wait for.
+//!
+//! Of these, a second half waits as well:
+//!
+//! | id | half | waits for |
+//! |---|---|---|
+//! | F02 | a step pushed past the dead band where waiting would break the SLO | `generate` and the HPA's own tolerance |
+//! | F10, F25, F64 | the lint of a wiring that cannot work | `doctor` |
+//! | F16 | near-miss label values, TLS in words | `doctor` |
+//! | F39 | the loss of one of two scalers | the leader's Lease |
+//! | F62 | power near idle as further evidence, a class of ghost of its own | `fleet` |
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of tests are not inside of test functions, where this is allowed"
+)]
+
+#[path = "field/suite.rs"]
+mod suite;
+
+use std::process::ExitCode;
+
+use libtest_mimic::Arguments;
+
+fn main() -> ExitCode {
+    libtest_mimic::run(&Arguments::from_args(), suite::trials()).exit_code()
+}

@@ -1,0 +1,109 @@
+//! Engine series by way of a Prometheus: copies, leftovers, suffixes, refusals and slowness.
+
+use ghostscaler::decision::{Answer, Health, Phase, Reading, Why};
+use ghostscaler::inventory::Member;
+use libtest_mimic::Trial;
+
+use super::scaler::{NAMESPACE, Scaler, pod, workload};
+use super::upstream::{Act, Series, Upstream};
+use super::{eventually, trial};
+
+pub(super) fn trials() -> Vec<Trial> {
+    vec![
+        trial("f14_series_of_pods_that_are_gone_are_nobodys_load", gone),
+        trial("f16_refused_credentials_are_told_and_are_no_zero", refused),
+        trial("f17_the_suffix_of_a_rank_is_joined_to_its_pod", suffixed),
+        trial("f19_two_copies_of_a_prometheus_count_once", copies),
+        trial("f20_the_newest_point_that_is_a_number_counts", newest),
+        trial("f41_a_slow_source_delays_no_answer", slow),
+    ]
+}
+
+const NOW: &[(i64, &str)] = &[(15, "10"), (0, "10")];
+
+/// Waiting requests of one pod, with any further labels.
+fn waiting(pod: &str, more: &[(&'static str, &str)], samples: &[(i64, &'static str)]) -> Series {
+    let labels = [
+        ("__name__", "vllm:num_requests_waiting"),
+        ("namespace", NAMESPACE),
+        ("pod", pod),
+        ("engine", "0"),
+    ];
+    let labels = labels.iter().chain(more).map(|(label, value)| (*label, (*value).to_owned()));
+    Series { labels: labels.collect(), samples: samples.to_vec() }
+}
+
+async fn start(prometheus: &Upstream, pods: Vec<Member>) -> Scaler {
+    let config = format!("prometheus: [{{name: main, url: 'http://{}'}}]", prometheus.address);
+    Scaler::start(&config, vec![workload("llm", pods, &[("source", "prometheus")])]).await
+}
+
+/// What is counted as waiting over these series and live pods.
+async fn counted(series: Vec<Series>, pods: Vec<Member>) -> Option<f64> {
+    let prometheus = Upstream::start(Act::Series(series)).await;
+    let scaler = start(&prometheus, pods).await;
+    scaler.decided("llm", |_| true).await.inputs.waiting
+}
+
+async fn gone() {
+    let series = ["a", "b", "c", "d", "e"].map(|name| waiting(name, &[], NOW)).to_vec();
+    let leaving = Member { phase: Phase::Terminating, ..pod("d", None) };
+    let pods = vec![pod("a", None), pod("b", None), pod("c", None), leaving];
+    assert_eq!(counted(series, pods).await, Some(30.0));
+}
+
+async fn suffixed() {
+    let series = vec![
+        waiting("x-rank-0", &[], &[(0, "3")]),
+        waiting("x-rank-1", &[], &[(0, "4")]),
+        waiting("xy-rank-0", &[], &[(0, "50")]),
+    ];
+    assert_eq!(counted(series, vec![pod("x", None)]).await, Some(7.0));
+}
+
+async fn copies() {
+    let copy = |name| waiting("a", &[("prometheus_replica", name)], NOW);
+    assert_eq!(counted(vec![copy("a"), copy("b")], vec![pod("a", None)]).await, Some(10.0));
+}
+
+async fn newest() {
+    let series = vec![
+        waiting("a", &[], &[(30, "12"), (15, "12"), (0, "NaN")]),
+        // Older than three ticks of 15 s.
+        waiting("b", &[], &[(90, "50"), (75, "50"), (0, "NaN")]),
+    ];
+    let prometheus = Upstream::start(Act::Series(series)).await;
+    let scaler = start(&prometheus, vec![pod("a", None), pod("b", None)]).await;
+    assert_eq!(scaler.decided("llm", |_| true).await.inputs.waiting, Some(12.0));
+    let seen = scaler.observed("llm", |_| true).await;
+    assert!(matches!(seen.engines[1].reading, Reading::Stale { .. }), "{:?}", seen.engines[1]);
+}
+
+async fn refused() {
+    let prometheus = Upstream::start(Act::Refuse).await;
+    let pods = ["a", "b", "c"].map(|name| pod(name, None)).to_vec();
+    let scaler = start(&prometheus, pods).await;
+    let decision = scaler.decided("llm", |_| true).await;
+    assert!(
+        matches!(decision.health, Health::Degraded { why: Why::Unauthorized, answered: 0, .. }),
+        "{:?}",
+        decision.health
+    );
+    assert_eq!(decision.answer, Answer::Value { want: 3, active: true });
+    assert_eq!(decision.inputs.waiting, None);
+    assert!(Why::Unauthorized.sentence().contains("401"));
+}
+
+async fn slow() {
+    let prometheus = Upstream::start(Act::Series(vec![waiting("a", &[], NOW)])).await;
+    let scaler = start(&prometheus, vec![pod("a", None)]).await;
+    let decision = scaler.decided("llm", |decision| decision.inputs.waiting == Some(10.0)).await;
+    prometheus.act(Act::Hang);
+    eventually(|| (prometheus.n_hanging() > 0).then_some(())).await;
+    // The query stays without an answer for as long as this case runs.
+    let mut keda = scaler.keda().await;
+    for _ in 0..20 {
+        assert_eq!(keda.wanted("llm").await.unwrap(), i64::from(decision.want));
+        assert!(keda.is_active("llm").await.unwrap());
+    }
+}
