@@ -52,7 +52,10 @@ const ONLY_IN: &[(&str, &[&str])] = &[
     ("reqwest", &["src/source", "src/explain", "src/config"]),
     ("axum", &["src/web"]),
     ("prometheus_client", &["src/metrics", "src/grpc/observe", "src/web"]),
-    ("clap", &["src/main", "src/args", "src/conformance", "src/explain", "src/replay", "src/telemetry"]),
+    (
+        "clap",
+        &["src/main", "src/args", "src/conformance", "src/explain", "src/replay", "src/telemetry"],
+    ),
     ("anyhow", &["src/main", "src/app"]),
     ("std::env", &["src/args"]),
     ("SystemTime", &[]),

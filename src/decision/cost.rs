@@ -102,12 +102,7 @@ impl Interval {
     }
 
     fn features(&self) -> [f64; N] {
-        [
-            1.0,
-            self.prompt / self.steps,
-            self.generated / self.steps,
-            self.kv,
-        ]
+        [1.0, self.prompt / self.steps, self.generated / self.steps, self.kv]
     }
 }
 
@@ -169,11 +164,7 @@ impl CostModel {
             let share = weight / (weight + ERROR_ROWS);
             self.error += share * (error.abs().min(1.0) - self.error);
         }
-        let haste = if self.error > ERROR_CHANGED {
-            20.0
-        } else {
-            1.0
-        };
+        let haste = if self.error > ERROR_CHANGED { 20.0 } else { 1.0 };
         let keep = MEMORY_ROWS / (MEMORY_ROWS + haste * weight);
         // Relative errors are what counts: each row is scaled by its own step time.
         let scaled = features.map(|value| value / step_s);
@@ -194,21 +185,13 @@ impl CostModel {
         // part of a step that is work is their inner product with the costs.
         let mut mean = self.normal.right().map(|sum| sum / self.rows);
         mean[0] = 0.0;
-        let work: f64 = mean
-            .iter()
-            .zip(self.costs)
-            .map(|(value, cost)| value * cost)
-            .sum();
+        let work: f64 = mean.iter().zip(self.costs).map(|(value, cost)| value * cost).sum();
         let variance = self.normal.variance_along(&mean).max(0.0) * ROWS_PER_INDEPENDENT;
         let mut prices = self.costs;
         prices[0] = 0.0;
         self.varied = self.normal.relative_variance(&prices);
         let error = self.error.max(ERROR_MIN) * variance.sqrt();
-        self.spread = if work > 0.0 {
-            (error / work).min(1.0)
-        } else {
-            1.0
-        };
+        self.spread = if work > 0.0 { (error / work).min(1.0) } else { 1.0 };
     }
 
     /// Predicted seconds of the interval.
@@ -218,11 +201,7 @@ impl CostModel {
     }
 
     fn predict_features(&self, features: &[f64; N]) -> f64 {
-        features
-            .iter()
-            .zip(self.costs)
-            .map(|(value, cost)| value * cost)
-            .sum()
+        features.iter().zip(self.costs).map(|(value, cost)| value * cost).sum()
     }
 
     /// Enough rows, a small error, and work told apart from the cost of an empty step.

@@ -78,22 +78,15 @@ fn ask_rules(
     step_ms: u64,
     now: Moment,
 ) -> Said {
-    let slo = Slo {
-        ttft_s: seconds(spec.slo_ttft_ms),
-        tpot_s: seconds(spec.slo_tpot_ms),
-    };
-    let seen = state
-        .members
-        .absorb(&observation.engines, slo, &mut state.cost, now);
+    let slo = Slo { ttft_s: seconds(spec.slo_ttft_ms), tpot_s: seconds(spec.slo_tpot_ms) };
+    let seen = state.members.absorb(&observation.engines, slo, &mut state.cost, now);
     if let Some(took_ms) = seen.start_took_ms {
         state.supply.started(took_ms);
     }
     let supply = state.supply.look(spec, &observation.replicas, ordered, now);
     if step_ms > 0 || state.last_tick.is_none() {
         state.ghost.begin(spec, supply.cold_start_ms, now);
-        state.figures = state
-            .learned
-            .figures(&mut state.cost, supply.cold_start_ms, now);
+        state.figures = state.learned.figures(&mut state.cost, supply.cold_start_ms, now);
         state.gpu.begin();
     }
     state.window.push(&seen, step_ms, now);
@@ -109,29 +102,18 @@ fn ask_rules(
     let door = Doorstep::of(observation, now);
     let queue = Queue::of(&seen, &door);
     let ceiling = state.gpu.ask(&observation.gpu, &ask, &level, now);
-    let queue_vote = state
-        .queue
-        .ask(&queue, &ask, &level, &state.figures, ceiling.idle, now);
+    let queue_vote = state.queue.ask(&queue, &ask, &level, &state.figures, ceiling.idle, now);
     let (kv_vote, kv_need) = kv::ask(&seen, &supply);
     let patience_ms = supply.cold_start_ms + state.ghost.hold_ms();
     let slept_at = state.zero.slept_at();
-    let wake_vote = state.wake.ask(
-        &door,
-        spec,
-        &supply,
-        &state.figures,
-        patience_ms,
-        slept_at,
-        now,
-    );
+    let wake_vote =
+        state.wake.ask(&door, spec, &supply, &state.figures, patience_ms, slept_at, now);
     let (health, fresh) = health::of(state, observation, &seen, &supply, now);
 
     // Learned after the votes: it takes effect at the next tick.
     state.queue.note(&queue, &ask, now);
     let raised = ceiling.vote.want.is_some_and(|want| want > supply.base);
-    state
-        .gpu
-        .note(&observation.gpu, &ask, &level, step_ms, raised, now);
+    state.gpu.note(&observation.gpu, &ask, &level, step_ms, raised, now);
     if step_ms > 0 {
         state.learned.note(&ask, &level, step_ms, now);
     }
@@ -163,10 +145,7 @@ fn note_evidence(spec: &Spec, state: &mut State, said: &Said, step_ms: u64, now:
         oldest_at: seen.oldest_at,
     });
     let at_door = said.door.queued.is_some_and(|queued| queued > 0.0)
-        || said
-            .door
-            .at
-            .is_some_and(|at| before.is_none_or(|before| at > before) && at <= now);
+        || said.door.at.is_some_and(|at| before.is_none_or(|before| at > before) && at <= now);
     let worked = if at_door || said.queue.waiting > 0.0 || seen.frozen > 0 {
         Some(true)
     } else if supply.ordered == 0 {
@@ -187,42 +166,18 @@ fn note_evidence(spec: &Spec, state: &mut State, said: &Said, step_ms: u64, now:
     // Silent replicas are filled in from the others: to hold, never to raise.
     let missing = f64::from(seen.expected.max(1)) / f64::from(seen.answered.max(1));
     let unknown = if supply.ordered > 0 { base } else { 0.0 };
-    let by_rules = [
-        &said.queue_vote,
-        &said.kv_vote,
-        &said.ceiling.vote,
-        &said.wake_vote,
-    ]
-    .iter()
-    .filter_map(|vote| vote.want)
-    .max()
-    .map_or(0.0, f64::from);
+    let by_rules = [&said.queue_vote, &said.kv_vote, &said.ceiling.vote, &said.wake_vote]
+        .iter()
+        .filter_map(|vote| vote.want)
+        .max()
+        .map_or(0.0, f64::from);
     // Evidence under another measure of load is none.
     let measure_changed = state.source != said.level.source && state.last_tick.is_some();
-    let in_doubt = if seen.frozen > 0 || measure_changed {
-        base
-    } else {
-        0.0
-    };
-    let others = said
-        .kv_need
-        .max(said.ceiling.carry)
-        .max(by_rules)
-        .max(in_doubt);
-    let strict = said
-        .level
-        .carry
-        .map_or(unknown, |carry| carry * missing)
-        .max(others);
-    let trial = said
-        .level
-        .carry_trial
-        .map_or(strict, |carry| (carry * missing).max(others));
-    let span_ms = if said.level.work.is_some() {
-        WINDOW_MS
-    } else {
-        0
-    };
+    let in_doubt = if seen.frozen > 0 || measure_changed { base } else { 0.0 };
+    let others = said.kv_need.max(said.ceiling.carry).max(by_rules).max(in_doubt);
+    let strict = said.level.carry.map_or(unknown, |carry| carry * missing).max(others);
+    let trial = said.level.carry_trial.map_or(strict, |carry| (carry * missing).max(others));
+    let span_ms = if said.level.work.is_some() { WINDOW_MS } else { 0 };
     state.evidence.note(strict, trial, span_ms);
 }
 
@@ -240,18 +195,13 @@ fn remember(
         if outcome.binding == Rule::Demand {
             state.learned.stepped(now);
         }
-        let need = (outcome.binding == Rule::Demand)
-            .then_some(said.level.need)
-            .flatten();
+        let need = (outcome.binding == Rule::Demand).then_some(said.level.need).flatten();
         state.learned.band.raised(outcome.asked, need);
         state.ghost.raised(outcome.asked, supply.cold_start_ms, now);
     }
     state.supply.ordered(outcome.asked, supply, now);
     if let Some(surplus) = outcome.surplus.filter(|_| want < last_want) {
-        state
-            .learned
-            .band
-            .released(surplus.to, surplus.largest_need);
+        state.learned.band.released(surplus.to, surplus.largest_need);
         state.learned.trial = surplus.trial;
         state.ghost.released(&surplus, &state.evidence, now);
     }
@@ -268,21 +218,14 @@ fn remember(
 
 /// What the scaler answers for a want, given the health of the inputs.
 fn answer(spec: &Spec, state: &State, said: &Said, want: u32, now: Moment) -> Answer {
-    let lost = state
-        .lost_since
-        .is_some_and(|since| now.millis_since(since) >= FALLBACK_AFTER_MS);
+    let lost = state.lost_since.is_some_and(|since| now.millis_since(since) >= FALLBACK_AFTER_MS);
     let acts = spec.mode == super::Mode::Act;
     if acts && lost && spec.fallback_replicas.is_some_and(|replicas| replicas > 0) {
-        return Answer::Unavailable {
-            why: Unavailable::SourceLost,
-        };
+        return Answer::Unavailable { why: Unavailable::SourceLost };
     }
     let want = match spec.mode {
         super::Mode::Act => want,
         super::Mode::Shadow => said.supply.ordered,
     };
-    Answer::Value {
-        want,
-        active: want > 0,
-    }
+    Answer::Value { want, active: want > 0 }
 }

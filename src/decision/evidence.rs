@@ -146,19 +146,12 @@ impl Needs {
     fn note(&mut self, need: f64, clock_ms: u64) {
         let steps = super::number::compact(need.clamp(0.0, 1e6)) / NEED_STEP;
         let need = steps.ceil() * NEED_STEP;
-        while self
-            .points
-            .back()
-            .is_some_and(|(smaller, _)| *smaller <= need)
-        {
+        while self.points.back().is_some_and(|(smaller, _)| *smaller <= need) {
             self.points.pop_back();
         }
         self.points.push_back((need, clock_ms));
         while self.points.len() > 1
-            && self
-                .points
-                .front()
-                .is_some_and(|(_, at)| at.saturating_add(MEMORY_MS) < clock_ms)
+            && self.points.front().is_some_and(|(_, at)| at.saturating_add(MEMORY_MS) < clock_ms)
         {
             self.points.pop_front();
         }
@@ -173,19 +166,12 @@ impl Needs {
     /// Clock of the last tick that needed more than `m`; 0 if none did.
     fn last_above(&self, m: u32) -> u64 {
         let above = |(need, _): &&(f32, u64)| f64::from(*need) > f64::from(m);
-        self.points
-            .iter()
-            .rev()
-            .find(above)
-            .map_or(0, |(_, at)| *at)
+        self.points.iter().rev().find(above).map_or(0, |(_, at)| *at)
     }
 
     fn largest_since(&self, since_ms: u64) -> f64 {
         let recent = |(_, at): &&(f32, u64)| *at > since_ms;
-        self.points
-            .iter()
-            .find(recent)
-            .map_or(0.0, |(need, _)| f64::from(*need))
+        self.points.iter().find(recent).map_or(0.0, |(need, _)| f64::from(*need))
     }
 }
 
@@ -194,13 +180,7 @@ mod tests {
     use super::*;
 
     fn tick(step_ms: u64, fresh: bool, at: i64) -> Tick {
-        Tick {
-            step_ms,
-            tick_ms: 5_000,
-            hold_ms: 600_000,
-            fresh,
-            oldest_at: Some(Moment(at)),
-        }
+        Tick { step_ms, tick_ms: 5_000, hold_ms: 600_000, fresh, oldest_at: Some(Moment(at)) }
     }
 
     #[test]
@@ -235,11 +215,7 @@ mod tests {
             evidence.advance(&tick(5_000, true, step * 5_000 / 30_000 * 30_000));
         }
         // An hour; at the start a step of 30 s is cut to 10 s until the interval is learned.
-        assert!(
-            (3_300_000..=3_600_000).contains(&evidence.clock_ms()),
-            "{}",
-            evidence.clock_ms()
-        );
+        assert!((3_300_000..=3_600_000).contains(&evidence.clock_ms()), "{}", evidence.clock_ms());
         assert!(evidence.coverage() > 0.9, "{}", evidence.coverage());
     }
 
@@ -278,10 +254,6 @@ mod tests {
         for step in 1..=1_000_i64 {
             evidence.advance(&tick(5_000, step % 5 != 0, step * 5_000));
         }
-        assert!(
-            (0.75..0.85).contains(&evidence.coverage()),
-            "{}",
-            evidence.coverage()
-        );
+        assert!((0.75..0.85).contains(&evidence.coverage()), "{}", evidence.coverage());
     }
 }

@@ -52,13 +52,7 @@ struct Release {
 
 impl Default for Ghost {
     fn default() -> Self {
-        Ghost {
-            learned_hold_ms: HOLD_MS,
-            hold_ms: HOLD_MS,
-            clean: 0,
-            open: None,
-            step: None,
-        }
+        Ghost { learned_hold_ms: HOLD_MS, hold_ms: HOLD_MS, clean: 0, open: None, step: None }
     }
 }
 
@@ -81,10 +75,7 @@ impl Ghost {
     pub(super) fn begin(&mut self, spec: &Spec, cold_start_ms: u64, now: Moment) {
         self.hold_ms = spec.ghost_hold_ms.unwrap_or(self.learned_hold_ms);
         let window_ms = self.regret_window_ms(cold_start_ms);
-        if self
-            .open
-            .is_some_and(|release| now.millis_since(release.at) > window_ms)
-        {
+        if self.open.is_some_and(|release| now.millis_since(release.at) > window_ms) {
             self.open = None;
             self.clean += 1;
             if self.clean == CLEAN_RELEASES {
@@ -117,13 +108,7 @@ impl Ghost {
         if evidence.idle_ms() >= hold_ms && supply.ordered > 1 {
             let evidence_ms = evidence.idle_ms();
             let (trial, stepwise) = (false, false);
-            return Some(Surplus {
-                to: 1,
-                largest_need: 0.0,
-                evidence_ms,
-                trial,
-                stepwise,
-            });
+            return Some(Surplus { to: 1, largest_need: 0.0, evidence_ms, trial, stepwise });
         }
         let learned = match level.source {
             LevelSource::CostModel | LevelSource::Saturation => true,
@@ -139,13 +124,8 @@ impl Ghost {
                 carried.max(self.next_step(evidence, hold_ms, one_less))
             };
             let evidence_ms = evidence.for_count(to);
-            let surplus = Surplus {
-                to,
-                largest_need,
-                evidence_ms,
-                trial: false,
-                stepwise: !learned,
-            };
+            let surplus =
+                Surplus { to, largest_need, evidence_ms, trial: false, stepwise: !learned };
             return (to < supply.ordered).then_some(surplus);
         }
         let largest_need = evidence.largest_need(&evidence.trial, 2 * hold_ms)?;
@@ -171,23 +151,15 @@ impl Ghost {
 
     /// Remembers that a release was decided.
     pub(super) fn released(&mut self, surplus: &Surplus, evidence: &Evidence, now: Moment) {
-        self.open = Some(Release {
-            to: surplus.to,
-            at: now,
-        });
-        self.step = surplus
-            .stepwise
-            .then_some((surplus.to, evidence.clock_ms()));
+        self.open = Some(Release { to: surplus.to, at: now });
+        self.step = surplus.stepwise.then_some((surplus.to, evidence.clock_ms()));
     }
 
     /// Remembers that the rules asked for more than was kept: if that is what was let go not long
     /// ago, the hold was too short.
     pub(super) fn raised(&mut self, to: u32, cold_start_ms: u64, now: Moment) {
         let window_ms = self.regret_window_ms(cold_start_ms);
-        if self
-            .open
-            .is_some_and(|r| to > r.to && now.millis_since(r.at) <= window_ms)
-        {
+        if self.open.is_some_and(|r| to > r.to && now.millis_since(r.at) <= window_ms) {
             self.open = None;
             self.clean = 0;
             self.learned_hold_ms = (self.learned_hold_ms * 3 / 2).min(HOLD_RANGE_MS.1);
@@ -203,43 +175,17 @@ impl Ghost {
     ) -> Vote {
         let hold_ms = self.hold_ms;
         if let Some(surplus) = surplus {
-            let Surplus {
-                to,
-                evidence_ms,
-                trial,
-                ..
-            } = *surplus;
-            let reason = Reason::Released {
-                evidence_ms,
-                hold_ms,
-                trial,
-            };
-            return Vote {
-                rule: Rule::Ghost,
-                want: Some(to),
-                reason,
-            };
+            let Surplus { to, evidence_ms, trial, .. } = *surplus;
+            let reason = Reason::Released { evidence_ms, hold_ms, trial };
+            return Vote { rule: Rule::Ghost, want: Some(to), reason };
         }
         let Some(one_less) = supply.ordered.checked_sub(1).filter(|count| *count > 0) else {
-            return Vote {
-                rule: Rule::Ghost,
-                want: None,
-                reason: Reason::Silent,
-            };
+            return Vote { rule: Rule::Ghost, want: None, reason: Reason::Silent };
         };
         let evidence_ms = evidence.for_count(one_less);
         let coverage = evidence.coverage();
         let score = score(evidence_ms, hold_ms, coverage);
-        let reason = Reason::Evidence {
-            score,
-            evidence_ms,
-            hold_ms,
-            coverage,
-        };
-        Vote {
-            rule: Rule::Ghost,
-            want: Some(supply.ordered),
-            reason,
-        }
+        let reason = Reason::Evidence { score, evidence_ms, hold_ms, coverage };
+        Vote { rule: Rule::Ghost, want: Some(supply.ordered), reason }
     }
 }

@@ -76,11 +76,7 @@ impl GpuState {
 
     /// The vote of the devices.
     pub(super) fn ask(&self, gpu: &Gpu, ask: &Ask<'_>, level: &Level, now: Moment) -> Ceiling {
-        let vote = |want, reason| Vote {
-            rule: Rule::GpuCeiling,
-            want,
-            reason,
-        };
+        let vote = |want, reason| Vote { rule: Rule::GpuCeiling, want, reason };
         let silent = |reason| Ceiling {
             vote: vote(None, reason),
             carry: 0.0,
@@ -103,48 +99,26 @@ impl GpuState {
             return silent(Reason::GpuAbsent);
         };
         let most = larger(sample.busy, larger(sample.sm, sample.tensor));
-        let idle = most
-            .filter(|busy| *busy < IDLE)
-            .map(|busy| IdleGpu { busy });
+        let idle = most.filter(|busy| *busy < IDLE).map(|busy| IdleGpu { busy });
         // Running requests at the engine's limit explain a queue beside a resting GPU.
         let idle = idle.filter(|_| !at_limit(ask));
         let Some(activity) = activity(sample) else {
-            let reason = Reason::GpuNoInformation {
-                activity: most.unwrap_or(0.0),
-            };
-            return Ceiling {
-                idle,
-                ..silent(reason)
-            };
+            let reason = Reason::GpuNoInformation { activity: most.unwrap_or(0.0) };
+            return Ceiling { idle, ..silent(reason) };
         };
         if !self.follows {
-            return Ceiling {
-                idle,
-                ..silent(Reason::GpuNoInformation { activity })
-            };
+            return Ceiling { idle, ..silent(Reason::GpuNoInformation { activity }) };
         }
         let ceiling = ask.spec.gpu_ceiling;
         let carry = activity * f64::from(ask.seen.live) / ceiling.max(0.01);
         let confirmed = self.full_ms >= CONFIRMED_MS && confirms(ask, level);
         let cold_start_ms = ask.supply.cold_start_ms;
-        let may_raise = self
-            .raised_at
-            .is_none_or(|at| at == now || now.millis_since(at) >= cold_start_ms);
-        let target = ask
-            .supply
-            .orderable(ask.supply.replace_lost(ceil_count(carry)));
-        let reason = Reason::GpuCeiling {
-            activity,
-            ceiling,
-            confirmed,
-        };
+        let may_raise =
+            self.raised_at.is_none_or(|at| at == now || now.millis_since(at) >= cold_start_ms);
+        let target = ask.supply.orderable(ask.supply.replace_lost(ceil_count(carry)));
+        let reason = Reason::GpuCeiling { activity, ceiling, confirmed };
         let want = (activity > ceiling && confirmed && may_raise).then_some(target);
-        Ceiling {
-            vote: vote(want, reason),
-            carry,
-            refuses_down: false,
-            idle,
-        }
+        Ceiling { vote: vote(want, reason), carry, refuses_down: false, idle }
     }
 
     /// Learns from one tick.
@@ -179,10 +153,7 @@ impl GpuState {
             return;
         }
         let Some(tokens) = tokens else { return };
-        let (x, u) = (
-            compact(tokens / f64::from(ask.seen.live)),
-            compact(activity),
-        );
+        let (x, u) = (compact(tokens / f64::from(ask.seen.live)), compact(activity));
         let keep = MEMORY_TICKS / (MEMORY_TICKS + 1.0);
         for (sum, value) in [
             (&mut self.n, 1.0),
@@ -205,9 +176,7 @@ fn activity(sample: &GpuSample) -> Option<f64> {
 
 fn at_limit(ask: &Ask<'_>) -> bool {
     let limit = ask.seen.running_limit;
-    limit
-        .zip(ask.seen.running)
-        .is_some_and(|(limit, running)| running >= 0.9 * limit)
+    limit.zip(ask.seen.running).is_some_and(|(limit, running)| running >= 0.9 * limit)
 }
 
 /// Demand agrees that the devices are full.

@@ -26,9 +26,7 @@ const ASSUMED_BUCKET: usize = 4;
 const WORK_FLOOR: f64 = 0.1;
 /// Upper edges of the growth histogram, in √work. On that scale growth is alike at all levels: a
 /// ratio explodes at low work, a difference at high.
-const EDGES: [f32; 14] = [
-    0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.4, 2.0, 3.0,
-];
+const EDGES: [f32; 14] = [0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.4, 2.0, 3.0];
 
 /// The growth seen so far.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -43,11 +41,7 @@ impl Default for Headroom {
     fn default() -> Self {
         let mut counts = [0.0; EDGES.len()];
         counts[ASSUMED_BUCKET] = ASSUMED_STEPS;
-        Headroom {
-            work: VecDeque::new(),
-            noted_at: None,
-            counts,
-        }
+        Headroom { work: VecDeque::new(), noted_at: None, counts }
     }
 }
 
@@ -65,17 +59,9 @@ impl Headroom {
         // The order itself is seen a window late, so the horizon is a cold start and a minute.
         let lag = usize::try_from((cold_start_ms + 60_000).div_ceil(STEP_MS)).unwrap_or(MAX_STEPS);
         let lag = lag.min(MAX_STEPS);
-        if let Some(before) = self
-            .work
-            .len()
-            .checked_sub(lag)
-            .and_then(|i| self.work.get(i))
-        {
+        if let Some(before) = self.work.len().checked_sub(lag).and_then(|i| self.work.get(i)) {
             let growth = compact((work - f64::from(*before)) / scale(f64::from(*before)));
-            let bucket = EDGES
-                .iter()
-                .position(|edge| growth <= *edge)
-                .unwrap_or(EDGES.len() - 1);
+            let bucket = EDGES.iter().position(|edge| growth <= *edge).unwrap_or(EDGES.len() - 1);
             for count in &mut self.counts {
                 *count *= 1.0 - 1.0 / MEMORY_STEPS;
             }

@@ -14,11 +14,7 @@ const SIZED_FOR: f64 = 0.85;
 
 /// The vote, and the replicas that would carry this tick's KV caches.
 pub(super) fn ask(seen: &Seen, supply: &Supply) -> (Vote, f64) {
-    let vote = |want, reason| Vote {
-        rule: Rule::Kv,
-        want,
-        reason,
-    };
+    let vote = |want, reason| Vote { rule: Rule::Kv, want, reason };
     let (Some(used), Some(fullest)) = (seen.kv_used, seen.kv_max) else {
         return (vote(None, Reason::Silent), 0.0);
     };
@@ -30,8 +26,5 @@ pub(super) fn ask(seen: &Seen, supply: &Supply) -> (Vote, f64) {
     }
     let target = ceil_count(need).saturating_add(seen.frozen + seen.asleep);
     let want = supply.orderable(supply.replace_lost(target));
-    (
-        vote(Some(want), Reason::KvPressure { used, preemptions }),
-        need,
-    )
+    (vote(Some(want), Reason::KvPressure { used, preemptions }), need)
 }

@@ -72,11 +72,7 @@ pub(super) struct Level {
 
 impl Level {
     pub(super) fn vote(&self) -> Vote {
-        Vote {
-            rule: Rule::Demand,
-            want: self.want,
-            reason: self.reason,
-        }
+        Vote { rule: Rule::Demand, want: self.want, reason: self.reason }
     }
 
     fn silent(source: LevelSource, reason: Reason) -> Level {
@@ -111,19 +107,11 @@ pub(super) fn ask(ask: &Ask<'_>, figures: &Figures, band: &Band) -> Level {
 
 fn by_work(ask: &Ask<'_>, minute: &Means, price: &Price, figures: &Figures, band: &Band) -> Level {
     let work = price.demanded(minute);
-    let headroom = if work > NO_WORK {
-        headroom::at(work, figures.growth)
-    } else {
-        0.0
-    };
+    let headroom = if work > NO_WORK { headroom::at(work, figures.growth) } else { 0.0 };
     let n_live = f64::from(ask.seen.live.max(1));
     let trusted = match price.source {
         LevelSource::CostModel => {
-            let now = if figures.healthy {
-                price.served(minute) / n_live
-            } else {
-                0.0
-            };
+            let now = if figures.healthy { price.served(minute) / n_live } else { 0.0 };
             let seen = TRUST_BEYOND_SEEN * price.of_flow(figures.healthiest).max(now);
             price.rho.min(seen.max(TRUST_UNSEEN * price.rho))
         }
@@ -147,12 +135,7 @@ fn by_work(ask: &Ask<'_>, minute: &Means, price: &Price, figures: &Figures, band
         carry: Some(load / trusted),
         carry_trial: Some(load / trial),
         want: Some(band.count(need, ask.supply.base)),
-        reason: Reason::Work {
-            work,
-            headroom,
-            rho,
-            need,
-        },
+        reason: Reason::Work { work, headroom, rho, need },
     }
 }
 
@@ -173,15 +156,9 @@ fn by_in_flight(ask: &Ask<'_>, figures: &Figures, band: &Band) -> Level {
     let nothing_waits = ask.seen.waiting.is_none_or(|waiting| waiting <= 0.0);
     level.carry = ask.seen.in_flight().map(|in_flight| {
         let need = in_flight / (IN_FLIGHT_CARRY * reference.max(1.0));
-        if nothing_waits {
-            need
-        } else {
-            need.max(f64::from(ask.supply.base))
-        }
+        if nothing_waits { need } else { need.max(f64::from(ask.supply.base)) }
     });
-    level.request_s = figures
-        .saturation
-        .and_then(|saturation| saturation.request_s());
+    level.request_s = figures.saturation.and_then(|saturation| saturation.request_s());
     if source == LevelSource::Unlearned {
         return level;
     }
@@ -189,11 +166,7 @@ fn by_in_flight(ask: &Ask<'_>, figures: &Figures, band: &Band) -> Level {
         return level;
     };
     let need = minute.in_flight / per_replica.max(f64::MIN_POSITIVE);
-    level.reason = Reason::InFlight {
-        in_flight: minute.in_flight,
-        per_replica,
-        need,
-    };
+    level.reason = Reason::InFlight { in_flight: minute.in_flight, per_replica, need };
     level.need = Some(need);
     let count = band.count(need, ask.supply.base);
     level.want = Some(if ask.spec.target_in_flight.is_some() {
@@ -233,17 +206,12 @@ impl Band {
             Some(_) | None => 0.0,
         };
         let count = ceil_count(need);
-        if need <= carried {
-            count.min(base)
-        } else {
-            count
-        }
+        if need <= carried { count.min(base) } else { count }
     }
 
     /// Whether the last release, to `want`, still stands.
     pub(super) fn stands(&self, want: u32, need: f64) -> bool {
-        self.released
-            .is_some_and(|(to, released_need)| to == want && need <= released_need * NOISE)
+        self.released.is_some_and(|(to, released_need)| to == want && need <= released_need * NOISE)
     }
 
     /// The smallest count that may be released to, given the largest need of the hold.
@@ -256,16 +224,10 @@ impl Band {
     }
 
     pub(super) fn released(&mut self, to: u32, largest_need: f64) {
-        *self = Band {
-            released: Some((to, largest_need)),
-            raised: None,
-        };
+        *self = Band { released: Some((to, largest_need)), raised: None };
     }
 
     pub(super) fn raised(&mut self, to: u32, need: Option<f64>) {
-        *self = Band {
-            released: None,
-            raised: need.map(|need| (to, need)),
-        };
+        *self = Band { released: None, raised: need.map(|need| (to, need)) };
     }
 }

@@ -127,12 +127,7 @@ impl Members {
         now: Moment,
     ) -> Seen {
         self.align(engines);
-        let mut seen = Seen {
-            whole: true,
-            learnable: true,
-            slo_kept: true,
-            ..Seen::default()
-        };
+        let mut seen = Seen { whole: true, learnable: true, slo_kept: true, ..Seen::default() };
         let ready = count_of(engines.iter().filter(|e| e.phase == Phase::Ready).count());
         for (member, engine) in self.list.iter_mut().zip(engines) {
             match engine.phase {
@@ -160,23 +155,17 @@ impl Members {
     fn align(&mut self, engines: &[Engine]) {
         let engines = engines.get(..MAX_MEMBERS).unwrap_or(engines);
         let same = self.list.len() == engines.len()
-            && self
-                .list
-                .iter()
-                .zip(engines)
-                .all(|(member, engine)| member.id == engine.id);
+            && self.list.iter().zip(engines).all(|(member, engine)| member.id == engine.id);
         if same {
             return;
         }
         let mut old = std::mem::take(&mut self.list);
         self.list = engines
             .iter()
-            .map(
-                |engine| match old.iter().position(|member| member.id == engine.id) {
-                    Some(index) => old.swap_remove(index),
-                    None => Member::new(engine.id.clone()),
-                },
-            )
+            .map(|engine| match old.iter().position(|member| member.id == engine.id) {
+                Some(index) => old.swap_remove(index),
+                None => Member::new(engine.id.clone()),
+            })
             .collect();
     }
 
@@ -185,9 +174,7 @@ impl Members {
         let live = || {
             self.list.iter().zip(engines).filter(|(member, engine)| {
                 engine.phase == Phase::Ready
-                    && engine
-                        .ready_ms
-                        .is_none_or(|ready_ms| ready_ms >= WARM_UP_MS)
+                    && engine.ready_ms.is_none_or(|ready_ms| ready_ms >= WARM_UP_MS)
                     && engine.reading.fresh().is_some()
                     && member.flat_ms < FROZEN_MS
             })
@@ -216,14 +203,7 @@ pub(super) struct Slo {
 
 impl Member {
     fn new(id: Box<str>) -> Member {
-        Member {
-            id,
-            starting_since: None,
-            last: None,
-            rates: None,
-            flat_ms: 0,
-            flat_samples: 0,
-        }
+        Member { id, starting_since: None, last: None, rates: None, flat_ms: 0, flat_samples: 0 }
     }
 
     fn waiting(&self) -> f64 {
@@ -247,9 +227,7 @@ impl Member {
             Reading::Stale { why, .. } | Reading::Missing { why } => {
                 seen.whole = false;
                 let warming = self.last.is_none()
-                    && engine
-                        .ready_ms
-                        .is_some_and(|ready_ms| ready_ms < WARM_UP_MS);
+                    && engine.ready_ms.is_some_and(|ready_ms| ready_ms < WARM_UP_MS);
                 if !warming {
                     seen.expected += 1;
                     seen.why = seen.why.max(Some(*why));
@@ -306,10 +284,7 @@ impl Member {
 
     fn add_to(&self, sample: &EngineSample, age_ms: u64, slo: Slo, seen: &mut Seen) {
         seen.age_ms = seen.age_ms.max(Some(age_ms));
-        seen.oldest_at = Some(
-            seen.oldest_at
-                .map_or(sample.at, |oldest| oldest.min(sample.at)),
-        );
+        seen.oldest_at = Some(seen.oldest_at.map_or(sample.at, |oldest| oldest.min(sample.at)));
         if sample.asleep == Some(true) {
             seen.asleep += 1;
             return;

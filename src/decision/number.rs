@@ -37,10 +37,7 @@ pub(super) fn seconds(millis: u64) -> f64 {
 }
 
 /// The compact form in which histories are kept.
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "24 bits of precision are enough here"
-)]
+#[expect(clippy::cast_possible_truncation, reason = "24 bits of precision are enough here")]
 pub(super) fn compact(value: f64) -> f32 {
     value.clamp(-LARGEST, LARGEST) as f32
 }

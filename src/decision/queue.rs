@@ -45,10 +45,7 @@ impl Queue {
             (Some(queued), Some(in_flight)) => (queued - in_flight).max(0.0),
             (None, _) | (_, None) => 0.0,
         };
-        Queue {
-            waiting: seen.waiting.unwrap_or(0.0) + at_gateway,
-            at_gateway,
-        }
+        Queue { waiting: seen.waiting.unwrap_or(0.0) + at_gateway, at_gateway }
     }
 
     /// Requests waiting from which one more replica would be wanted now.
@@ -72,8 +69,7 @@ impl Queue {
 impl QueueState {
     /// Whether a queue has stood for a minute.
     fn stood(&self, now: Moment) -> bool {
-        self.since
-            .is_some_and(|since| now.millis_since(since) >= STOOD_MS)
+        self.since.is_some_and(|since| now.millis_since(since) >= STOOD_MS)
     }
 
     /// Moves on by one tick.
@@ -82,10 +78,7 @@ impl QueueState {
         if !waits {
             self.since = None;
         } else if self.since.is_none() {
-            *self = QueueState {
-                since: Some(now),
-                ready: ask.supply.ready,
-            };
+            *self = QueueState { since: Some(now), ready: ask.supply.ready };
         }
     }
 
@@ -106,19 +99,12 @@ impl QueueState {
         now: Moment,
     ) -> Vote {
         let (seen, supply) = (ask.seen, ask.supply);
-        let vote = |want, reason| Vote {
-            rule: Rule::Queue,
-            want,
-            reason,
-        };
+        let vote = |want, reason| Vote { rule: Rule::Queue, want, reason };
         let waiting = queue.waiting;
         if waiting <= 0.0 {
             let reason = if seen.stuck_waiting > 0.0 {
                 let replicas = seen.frozen + seen.stuck;
-                Reason::StuckQueue {
-                    waiting: seen.stuck_waiting,
-                    replicas,
-                }
+                Reason::StuckQueue { waiting: seen.stuck_waiting, replicas }
             } else {
                 Reason::Silent
             };
@@ -173,10 +159,7 @@ fn backlog(
     let ready = f64::from(serving(ask));
     let waiting_s = waiting * request_s;
     // Under a queue a replica does more than it should be planned for; measured where it can be.
-    let saturated = figures
-        .saturation
-        .and_then(|saturation| saturation.finished)
-        .unwrap_or(0.0);
+    let saturated = figures.saturation.and_then(|saturation| saturation.finished).unwrap_or(0.0);
     let each = rho.max((saturated * request_s).min(1.0));
     let cleared = (ready * each).max(level.recent_served);
     let growth_s = (work - cleared) * cold_start_s;
@@ -187,14 +170,7 @@ fn backlog(
     let horizon_ms = supply.cold_start_ms.max(HORIZON_MIN_MS);
     let need = need.max((work + level.headroom) / rho);
     let target = ceil_count(need + work_s / seconds(horizon_ms));
-    (
-        Some(target),
-        Reason::Backlog {
-            waiting,
-            work_s,
-            horizon_ms,
-        },
-    )
+    (Some(target), Reason::Backlog { waiting, work_s, horizon_ms })
 }
 
 /// Not learned, but measured: what a replica finishes while requests wait for it is the price of
@@ -210,18 +186,8 @@ fn measured(
     }
     let request_s = figures.saturation?.request_s()?;
     let work = ask.minute.or(ask.recent)?.arrived * request_s;
-    let level = Level {
-        work: Some(work),
-        recent_work: work,
-        ..level.clone()
-    };
-    Some(backlog(
-        ask,
-        &level,
-        figures,
-        waiting,
-        (work, request_s, 1.0),
-    ))
+    let level = Level { work: Some(work), recent_work: work, ..level.clone() };
+    Some(backlog(ask, &level, figures, waiting, (work, request_s, 1.0)))
 }
 
 /// Not learned: what the ready replicas do not finish in time needs others like them.
@@ -234,36 +200,20 @@ fn unlearned(ask: &Ask<'_>, figures: &Figures, waiting: f64) -> (Option<u32>, Re
     };
     if per_replica <= 0.0 {
         // Nothing runs, or it cannot be read: a replica's size is not known, so one more.
-        let reason = Reason::Waiting {
-            waiting,
-            cleared: 0.0,
-            per_replica: 0.0,
-        };
+        let reason = Reason::Waiting { waiting, cleared: 0.0, per_replica: 0.0 };
         return (Some(ready.saturating_add(1)), reason);
     }
     let horizon_s = seconds(supply.cold_start_ms.max(HORIZON_MIN_MS));
-    let rate = figures
-        .saturation
-        .and_then(|saturation| saturation.finished)
-        .unwrap_or(0.0);
+    let rate = figures.saturation.and_then(|saturation| saturation.finished).unwrap_or(0.0);
     let cleared = (rate * f64::from(ready) * horizon_s).min(waiting);
     let target = match ask.spec.target_in_flight {
         Some(target) => ceil_count((seen.running.unwrap_or(0.0) + waiting) / target),
         None => ready.saturating_add(ceil_count((waiting - cleared) / per_replica.max(1.0))),
     };
-    (
-        Some(target),
-        Reason::Waiting {
-            waiting,
-            cleared,
-            per_replica,
-        },
-    )
+    (Some(target), Reason::Waiting { waiting, cleared, per_replica })
 }
 
 /// Ready replicas that serve.
 fn serving(ask: &Ask<'_>) -> u32 {
-    ask.supply
-        .ready
-        .saturating_sub(ask.seen.frozen + ask.seen.asleep)
+    ask.supply.ready.saturating_sub(ask.seen.frozen + ask.seen.asleep)
 }

@@ -84,44 +84,22 @@ impl SupplyState {
     ) -> Supply {
         let cold_start_ms = self.cold_start_ms();
         let young = match spec.mode {
-            Mode::Act => self
-                .order
-                .filter(|order| now.millis_since(order.at) < ORDER_TRUST_MS),
+            Mode::Act => self.order.filter(|order| now.millis_since(order.at) < ORDER_TRUST_MS),
             Mode::Shadow => None,
         };
         let base = young.map_or(ordered, |order| order.to.max(ordered));
         let ready = replicas.ready.min(ordered);
-        let hopeless = replicas
-            .unschedulable
-            .saturating_add(replicas.crash_looping);
+        let hopeless = replicas.unschedulable.saturating_add(replicas.crash_looping);
         let starting = (base - ready).saturating_sub(hopeless);
         self.starting = match self.starting {
             _ if starting == 0 => None,
             // A change in number is progress: something came, or something new was ordered.
             Some(known) if known.count == starting => Some(known),
-            Some(_) | None => Some(Starting {
-                count: starting,
-                since: now,
-            }),
+            Some(_) | None => Some(Starting { count: starting, since: now }),
         };
-        let starting_for_ms = self
-            .starting
-            .map_or(0, |known| now.millis_since(known.since));
-        let trusted = if starting_for_ms <= 2 * cold_start_ms {
-            starting
-        } else {
-            0
-        };
-        Supply {
-            ordered,
-            base,
-            ready,
-            starting,
-            trusted,
-            starting_for_ms,
-            hopeless,
-            cold_start_ms,
-        }
+        let starting_for_ms = self.starting.map_or(0, |known| now.millis_since(known.since));
+        let trusted = if starting_for_ms <= 2 * cold_start_ms { starting } else { 0 };
+        Supply { ordered, base, ready, starting, trusted, starting_for_ms, hopeless, cold_start_ms }
     }
 
     /// Remembers that the rules themselves asked for `to` replicas, beyond the spec.
@@ -151,10 +129,6 @@ impl Supply {
 
     /// `target`, but nothing beyond the spec while replicas cannot start.
     pub(super) fn orderable(&self, target: u32) -> u32 {
-        if self.hopeless > 0 {
-            target.min(self.ordered)
-        } else {
-            target
-        }
+        if self.hopeless > 0 { target.min(self.ordered) } else { target }
     }
 }

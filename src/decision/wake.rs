@@ -31,17 +31,13 @@ impl Doorstep {
     pub(super) fn of(observation: &Observation, now: Moment) -> Doorstep {
         let wake = &observation.wake;
         let (queued, arrival_at) = match wake.source {
-            Some(WakeReading::Fresh {
-                queued,
-                last_arrival_at,
-            }) => (usable(Some(queued)), last_arrival_at),
+            Some(WakeReading::Fresh { queued, last_arrival_at }) => {
+                (usable(Some(queued)), last_arrival_at)
+            }
             Some(WakeReading::Unknown { .. }) | None => (None, None),
         };
         let standing = queued.is_some_and(|queued| queued > 0.0).then_some(now);
-        Doorstep {
-            queued,
-            at: standing.max(arrival_at).max(wake.requested_at),
-        }
+        Doorstep { queued, at: standing.max(arrival_at).max(wake.requested_at) }
     }
 }
 
@@ -52,10 +48,7 @@ impl WakeState {
     }
 
     /// The vote while no engine answers.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "a rule reads what it needs and no more"
-    )]
+    #[expect(clippy::too_many_arguments, reason = "a rule reads what it needs and no more")]
     pub(super) fn ask(
         &mut self,
         door: &Doorstep,
@@ -66,11 +59,7 @@ impl WakeState {
         slept_at: Option<Moment>,
         now: Moment,
     ) -> Vote {
-        let silent = Vote {
-            rule: Rule::Wake,
-            want: None,
-            reason: Reason::Silent,
-        };
+        let silent = Vote { rule: Rule::Wake, want: None, reason: Reason::Silent };
         if supply.ready > 0 {
             self.woke_at = None;
             return silent;
@@ -93,10 +82,7 @@ impl WakeState {
             (None, Some(request_s)) => {
                 seconds(supply.cold_start_ms.max(HORIZON_MIN_MS)) / request_s
             }
-            (None, None) => figures
-                .most_in_flight
-                .unwrap_or(0.0)
-                .max(preset(spec.profile)),
+            (None, None) => figures.most_in_flight.unwrap_or(0.0).max(preset(spec.profile)),
         };
         let want = ceil_count(queued / per_replica.max(1.0)).max(1);
         let reason = Reason::Woken {
@@ -104,10 +90,6 @@ impl WakeState {
             for_ms: now.millis_since(woke_at),
             expected_ms: supply.cold_start_ms,
         };
-        Vote {
-            rule: Rule::Wake,
-            want: Some(supply.orderable(want).max(1)),
-            reason,
-        }
+        Vote { rule: Rule::Wake, want: Some(supply.orderable(want).max(1)), reason }
     }
 }

@@ -93,18 +93,10 @@ impl Window {
                 }
             }
             Some(_) | None => {
-                self.slots.push_back(Slot {
-                    end: now,
-                    span_ms: step_ms,
-                    sums: flows,
-                });
+                self.slots.push_back(Slot { end: now, span_ms: step_ms, sums: flows });
             }
         }
-        while self
-            .slots
-            .front()
-            .is_some_and(|slot| now.millis_since(slot.end) >= WINDOW_MS)
-        {
+        while self.slots.front().is_some_and(|slot| now.millis_since(slot.end) >= WINDOW_MS) {
             self.slots.pop_front();
         }
     }
@@ -125,25 +117,8 @@ impl Window {
         if covered_ms + SLOT_MS < span_ms {
             return None;
         }
-        let [
-            prompt,
-            generated,
-            finished,
-            arrived,
-            drained,
-            in_flight,
-            running,
-            kv_used,
-        ] = sums.map(|sum| (sum / seconds(covered_ms)).max(0.0));
-        Some(Means {
-            prompt,
-            generated,
-            finished,
-            arrived,
-            drained,
-            in_flight,
-            running,
-            kv_used,
-        })
+        let [prompt, generated, finished, arrived, drained, in_flight, running, kv_used] =
+            sums.map(|sum| (sum / seconds(covered_ms)).max(0.0));
+        Some(Means { prompt, generated, finished, arrived, drained, in_flight, running, kv_used })
     }
 }

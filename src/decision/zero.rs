@@ -54,9 +54,7 @@ impl ZeroState {
             return;
         }
         let doublings = (gap_ms / SHORTEST_GAP_MS).ilog2();
-        let index = usize::try_from(doublings)
-            .unwrap_or(BUCKETS)
-            .min(BUCKETS - 1);
+        let index = usize::try_from(doublings).unwrap_or(BUCKETS).min(BUCKETS - 1);
         if let Some(count) = self.gaps.get_mut(index) {
             *count = count.saturating_add(1);
         }
@@ -101,20 +99,9 @@ impl ZeroState {
         covered: bool,
     ) -> (u32, [Vote; 2]) {
         let warm = spec.min.max(observation.schedule_floor);
-        let warm_reason = Reason::WarmFloor {
-            min: spec.min,
-            schedule: observation.schedule_floor,
-        };
-        let warm_vote = Vote {
-            rule: Rule::Warm,
-            want: Some(warm),
-            reason: warm_reason,
-        };
-        let zero = |want, reason| Vote {
-            rule: Rule::Zero,
-            want,
-            reason,
-        };
+        let warm_reason = Reason::WarmFloor { min: spec.min, schedule: observation.schedule_floor };
+        let warm_vote = Vote { rule: Rule::Warm, want: Some(warm), reason: warm_reason };
+        let zero = |want, reason| Vote { rule: Rule::Zero, want, reason };
         if warm > 0 {
             return (warm, [warm_vote, zero(None, Reason::Silent)]);
         }
@@ -149,13 +136,9 @@ impl ZeroState {
         }
         let needed_ms = COLD_STARTS_TO_PAY * supply.cold_start_ms;
         match self.expected_ms(idle_ms) {
-            Some(expected_ms) if expected_ms < needed_ms && self.slept_at.is_none() => (
-                1,
-                Reason::GapsTooShort {
-                    expected_ms,
-                    needed_ms,
-                },
-            ),
+            Some(expected_ms) if expected_ms < needed_ms && self.slept_at.is_none() => {
+                (1, Reason::GapsTooShort { expected_ms, needed_ms })
+            }
             Some(_) | None => (0, Reason::Asleep { idle_ms }),
         }
     }

@@ -74,10 +74,9 @@ impl Upstreams {
             wakes.insert(name.clone(), reader);
         }
         let first = config.prometheus.first().and_then(|first| clients.get(first.name.as_str()));
-        let read_engines =
-            |client: &PrometheusClient| {
-                prometheus::Reader::start(client.clone(), metrics.clone(), clock)
-            };
+        let read_engines = |client: &PrometheusClient| {
+            prometheus::Reader::start(client.clone(), metrics.clone(), clock)
+        };
         Ok(Upstreams {
             engines: first.map(read_engines),
             devices: devices.map(|from| devices::Reader::start(from, metrics.clone(), clock)),

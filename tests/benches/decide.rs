@@ -27,10 +27,7 @@ impl Workload {
             id: format!("model-7c9f8d6b5-{index:05}").into(),
             phase: Phase::Ready,
             ready_ms: Some(3_600_000),
-            reading: Reading::Fresh {
-                value: EngineSample::default(),
-                age_ms: 10,
-            },
+            reading: Reading::Fresh { value: EngineSample::default(), age_ms: 10 },
         });
         Workload {
             state: Some(State::default()),
@@ -94,11 +91,7 @@ fn one_tick(criterion: &mut Criterion) {
     group.throughput(Throughput::Elements(u64::from(WORKLOADS)));
     group.sample_size(20);
     for n_replicas in [1, 8] {
-        let spec = Spec {
-            min: n_replicas,
-            max: 16,
-            ..Spec::default()
-        };
+        let spec = Spec { min: n_replicas, max: 16, ..Spec::default() };
         let mut workloads = workloads(n_replicas, &spec);
         group.bench_function(format!("{n_replicas} replica(s)"), |bencher| {
             bencher.iter(|| {
@@ -119,13 +112,8 @@ fn cost_model(criterion: &mut Criterion) {
             running = (running + 1.0) % 30.0;
             let steps = 5.0 / (0.011 + 0.001 * running);
             let generated = steps * (1.0 + running);
-            let interval = Interval {
-                seconds: 5.0,
-                steps,
-                prompt: 100.0,
-                generated,
-                kv: 0.01 * running,
-            };
+            let interval =
+                Interval { seconds: 5.0, steps, prompt: 100.0, generated, kv: 0.01 * running };
             model.observe(black_box(&interval), 1.0);
             model.refit();
         });

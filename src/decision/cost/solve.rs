@@ -40,11 +40,9 @@ impl Normal {
         let mut free = std::array::from_fn(|i| self.left[i][i] > 0.0);
         loop {
             let costs = self.solve_free(&free, &self.right, RIDGE);
-            let lowest = (0..N)
-                .filter(|i| free[*i] && costs[*i] < 0.0)
-                .min_by(|i, j| {
-                    (costs[*i] * self.scale(*i)).total_cmp(&(costs[*j] * self.scale(*j)))
-                });
+            let lowest = (0..N).filter(|i| free[*i] && costs[*i] < 0.0).min_by(|i, j| {
+                (costs[*i] * self.scale(*i)).total_cmp(&(costs[*j] * self.scale(*j)))
+            });
             match lowest {
                 Some(lowest) => free[lowest] = false,
                 None => return costs,
@@ -61,16 +59,10 @@ impl Normal {
 
     /// Relative variance of `prices · features` over the rows, whose first feature is constant.
     pub(super) fn relative_variance(&self, prices: &[f64; N]) -> f64 {
-        let priced = self
-            .left
-            .map(|row| row.iter().zip(prices).map(|(a, b)| a * b).sum::<f64>());
+        let priced = self.left.map(|row| row.iter().zip(prices).map(|(a, b)| a * b).sum::<f64>());
         let squares: f64 = priced.iter().zip(prices).map(|(a, b)| a * b).sum();
         let mean = priced[0];
-        if mean > 0.0 {
-            (squares * self.left[0][0] / (mean * mean) - 1.0).max(0.0)
-        } else {
-            0.0
-        }
+        if mean > 0.0 { (squares * self.left[0][0] / (mean * mean) - 1.0).max(0.0) } else { 0.0 }
     }
 
     fn scale(&self, i: usize) -> f64 {
@@ -96,11 +88,8 @@ impl Normal {
                 for (a, b) in lower[i].iter().zip(&lower[j]).take(j) {
                     sum -= a * b;
                 }
-                lower[i][j] = if i == j {
-                    sum.max(ridge * ridge).sqrt()
-                } else {
-                    sum / lower[j][j]
-                };
+                lower[i][j] =
+                    if i == j { sum.max(ridge * ridge).sqrt() } else { sum / lower[j][j] };
             }
             let known: f64 = (0..i).map(|j| lower[i][j] * solution[j]).sum();
             solution[i] = (right[i] / self.scale(i) - known) / lower[i][i];

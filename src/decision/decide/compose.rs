@@ -32,30 +32,13 @@ pub(super) fn compose(
     let mut votes = Vec::with_capacity(Rule::ALL.len());
     let mut demand = said.level.vote();
     demand.want = demand.want.map(|want| supply.orderable(want));
-    let raising = [
-        demand,
-        said.queue_vote,
-        said.kv_vote,
-        said.ceiling.vote,
-        said.wake_vote,
-    ];
-    let asked = raising
-        .iter()
-        .filter_map(|vote| vote.want)
-        .max()
-        .unwrap_or(0);
-    votes.extend(
-        raising
-            .iter()
-            .take(4)
-            .filter(|vote| vote.reason != Reason::Silent),
-    );
+    let raising = [demand, said.queue_vote, said.kv_vote, said.ceiling.vote, said.wake_vote];
+    let asked = raising.iter().filter_map(|vote| vote.want).max().unwrap_or(0);
+    votes.extend(raising.iter().take(4).filter(|vote| vote.reason != Reason::Silent));
 
     let covered = state.evidence.coverage() >= COVERED;
     let (floor, floor_votes) =
-        state
-            .zero
-            .floor(spec, observation, supply, &state.evidence, covered);
+        state.zero.floor(spec, observation, supply, &state.evidence, covered);
     let may_release = said.fresh
         && asked <= supply.base
         && !observation.replicas.rollout
@@ -65,17 +48,8 @@ pub(super) fn compose(
         .surplus(&state.evidence, &said.level, &state.learned.band, supply)
         .filter(|_| may_release);
     votes.push(state.ghost.vote(surplus.as_ref(), &state.evidence, supply));
-    votes.extend(
-        floor_votes
-            .iter()
-            .filter(|vote| vote.reason != Reason::Silent),
-    );
-    votes.extend(
-        raising
-            .iter()
-            .skip(4)
-            .filter(|vote| vote.reason != Reason::Silent),
-    );
+    votes.extend(floor_votes.iter().filter(|vote| vote.reason != Reason::Silent));
+    votes.extend(raising.iter().skip(4).filter(|vote| vote.reason != Reason::Silent));
 
     let pending = pending(state, said, &raising).filter(|_| may_release);
 
@@ -85,11 +59,7 @@ pub(super) fn compose(
         Some(want) if !said.fresh => want.max(supply.ordered),
         Some(_) | None => supply.base,
     };
-    let mut want = if asked > supply.base {
-        asked.max(held)
-    } else {
-        held
-    };
+    let mut want = if asked > supply.base { asked.max(held) } else { held };
     if let Some(to) = surplus.map(|surplus| surplus.to).or(pending) {
         want = to;
     }
@@ -106,34 +76,20 @@ pub(super) fn compose(
     let clamped = want.min(spec.max.max(1)).max(spec.min.min(spec.max.max(1)));
     if clamped != want {
         let rule = if clamped < want { Rule::Max } else { Rule::Min };
-        votes.push(Vote {
-            rule,
-            want: Some(clamped),
-            reason: Reason::Clamped { wanted: want },
-        });
+        votes.push(Vote { rule, want: Some(clamped), reason: Reason::Clamped { wanted: want } });
     }
     let released = surplus.map(|surplus| surplus.to).or(pending) == Some(clamped);
     // Also where the order is placed already and the target does not show it yet.
     let raised = asked > supply.ordered;
     let binding = binding(&votes, clamped, raised, released);
-    Outcome {
-        want: clamped,
-        asked: asked.min(clamped),
-        binding,
-        surplus,
-        votes,
-    }
+    Outcome { want: clamped, asked: asked.min(clamped), binding, surplus, votes }
 }
 
 /// A release that the target does not show yet, while need has not grown by more than noise and
 /// no rule but the level asks for more.
 fn pending(state: &State, said: &Said, raising: &[Vote]) -> Option<u32> {
     let to = state.want.filter(|_| !state.just_started)?;
-    let carry = if state.figures.trial {
-        said.level.carry_trial
-    } else {
-        said.level.carry
-    }?;
+    let carry = if state.figures.trial { said.level.carry_trial } else { said.level.carry }?;
     let others = raising.iter().filter(|vote| vote.rule != Rule::Demand);
     let stands = carry < f64::from(said.supply.ordered)
         && others.filter_map(|vote| vote.want).all(|want| want <= to)
@@ -146,72 +102,34 @@ fn holding_votes(state: &State, observation: &Observation, said: &Said, votes: &
     let supply = &said.supply;
     let ordered = Some(supply.ordered);
     match said.health {
-        Health::Degraded {
-            why,
-            answered,
-            expected,
-            ..
-        } => {
-            let reason = Reason::Held {
-                why,
-                answered,
-                expected,
-            };
-            votes.push(Vote {
-                rule: Rule::Degraded,
-                want: state.want.or(ordered),
-                reason,
-            });
+        Health::Degraded { why, answered, expected, .. } => {
+            let reason = Reason::Held { why, answered, expected };
+            votes.push(Vote { rule: Rule::Degraded, want: state.want.or(ordered), reason });
         }
         Health::NotYetObserved => {
             let reason = Reason::NotYetObserved;
-            votes.push(Vote {
-                rule: Rule::Degraded,
-                want: ordered,
-                reason,
-            });
+            votes.push(Vote { rule: Rule::Degraded, want: ordered, reason });
         }
         Health::Ok | Health::Starting if said.seen.frozen > 0 => {
-            let reason = Reason::InDoubt {
-                replicas: said.seen.frozen,
-            };
-            votes.push(Vote {
-                rule: Rule::Degraded,
-                want: ordered,
-                reason,
-            });
+            let reason = Reason::InDoubt { replicas: said.seen.frozen };
+            votes.push(Vote { rule: Rule::Degraded, want: ordered, reason });
         }
         Health::Ok | Health::Starting => {}
     }
     let (evidence_ms, hold_ms) = (state.evidence.clock_ms(), state.ghost.hold_ms());
     if supply.ordered > 0 && evidence_ms < hold_ms {
-        let reason = Reason::Adopting {
-            evidence_ms,
-            hold_ms,
-        };
-        votes.push(Vote {
-            rule: Rule::Adopt,
-            want: ordered,
-            reason,
-        });
+        let reason = Reason::Adopting { evidence_ms, hold_ms };
+        votes.push(Vote { rule: Rule::Adopt, want: ordered, reason });
     }
     if observation.replicas.rollout {
-        votes.push(Vote {
-            rule: Rule::Rollout,
-            want: ordered,
-            reason: Reason::Rollout,
-        });
+        votes.push(Vote { rule: Rule::Rollout, want: ordered, reason: Reason::Rollout });
     }
     if supply.hopeless > 0 {
         let reason = Reason::CapacityExhausted {
             unschedulable: observation.replicas.unschedulable,
             crash_looping: observation.replicas.crash_looping,
         };
-        votes.push(Vote {
-            rule: Rule::Max,
-            want: None,
-            reason,
-        });
+        votes.push(Vote { rule: Rule::Max, want: None, reason });
     }
 }
 
@@ -220,21 +138,9 @@ fn holding_votes(state: &State, observation: &Observation, said: &Said, votes: &
 fn binding(votes: &[Vote], want: u32, raised: bool, released: bool) -> Rule {
     let voted = |rule: Rule| votes.iter().any(|v| v.rule == rule && v.want == Some(want));
     let clamping = [Rule::Max, Rule::Min];
-    let raising = [
-        Rule::Demand,
-        Rule::Queue,
-        Rule::Kv,
-        Rule::GpuCeiling,
-        Rule::Wake,
-    ];
-    let holding = [
-        Rule::Degraded,
-        Rule::Rollout,
-        Rule::Adopt,
-        Rule::Demand,
-        Rule::Zero,
-        Rule::Warm,
-    ];
+    let raising = [Rule::Demand, Rule::Queue, Rule::Kv, Rule::GpuCeiling, Rule::Wake];
+    let holding =
+        [Rule::Degraded, Rule::Rollout, Rule::Adopt, Rule::Demand, Rule::Zero, Rule::Warm];
     let first = |rules: &[Rule]| rules.iter().copied().find(|rule| voted(*rule));
     first(&clamping)
         .or_else(|| if raised { first(&raising) } else { None })

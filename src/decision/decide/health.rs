@@ -36,12 +36,9 @@ pub(super) fn of(
     state.degraded_since = fault.map(|_| state.degraded_since.unwrap_or(now));
     let health = match (fault, state.degraded_since) {
         (Some((Why::NotYetRead, 0, _)), _) if !state.observed => Health::NotYetObserved,
-        (Some((why, answered, expected)), Some(since)) => Health::Degraded {
-            since,
-            why,
-            answered,
-            expected,
-        },
+        (Some((why, answered, expected)), Some(since)) => {
+            Health::Degraded { since, why, answered, expected }
+        }
         (None, _) | (Some(_), None) if starting && supply.ordered > 0 => Health::Starting,
         (None, _) | (Some(_), None) => Health::Ok,
     };
@@ -51,21 +48,12 @@ pub(super) fn of(
 }
 
 fn no_ready_engine(observation: &Observation) -> bool {
-    !observation
-        .engines
-        .iter()
-        .any(|engine| engine.phase == Phase::Ready)
+    !observation.engines.iter().any(|engine| engine.phase == Phase::Ready)
 }
 
 /// Replicas that were ready are not any more, and none is on its way.
 fn gone(observation: &Observation) -> bool {
     observation.replicas.starting == 0
-        && observation
-            .engines
-            .iter()
-            .any(|engine| engine.phase == Phase::NotReady)
-        && !observation
-            .engines
-            .iter()
-            .any(|engine| engine.phase == Phase::Starting)
+        && observation.engines.iter().any(|engine| engine.phase == Phase::NotReady)
+        && !observation.engines.iter().any(|engine| engine.phase == Phase::Starting)
 }

@@ -19,9 +19,7 @@ const SLOW_SOURCE_MS: u64 = 15_000;
 pub(super) fn nothing_known(spec: &Spec, now: Moment) -> Decision {
     Decision {
         at: now,
-        answer: Answer::Unavailable {
-            why: Unavailable::NothingKnown,
-        },
+        answer: Answer::Unavailable { why: Unavailable::NothingKnown },
         want: 0,
         binding: Rule::Degraded,
         votes: Vec::new(),
@@ -55,11 +53,7 @@ pub(super) fn report(
         inputs: inputs(state, observation, said),
         next: next(spec, state, said, now),
         notices,
-        next_tick_ms: if fast {
-            FAST_TICK_MS.min(spec.tick_ms)
-        } else {
-            spec.tick_ms
-        },
+        next_tick_ms: if fast { FAST_TICK_MS.min(spec.tick_ms) } else { spec.tick_ms },
     }
 }
 
@@ -94,14 +88,7 @@ fn inputs(state: &State, observation: &Observation, said: &Said) -> Inputs {
         model: (cost.rows() > 0.0).then(|| {
             let [step_ms, prompt_ms, generated_ms, kv_ms] = cost.costs().map(|s| s * 1_000.0);
             let (error, rows) = (cost.error(), cost.rows());
-            LearnedCost {
-                step_ms,
-                prompt_ms,
-                generated_ms,
-                kv_ms,
-                error,
-                rows,
-            }
+            LearnedCost { step_ms, prompt_ms, generated_ms, kv_ms, error, rows }
         }),
     }
 }
@@ -160,19 +147,11 @@ fn notices(state: &mut State, said: &Said, outcome: &Outcome, now: Moment) -> Ve
     };
     for (stands, was_told, notice) in [
         (standing.degraded, told.degraded, Notice::Degraded),
-        (
-            standing.no_wake_source,
-            told.no_wake_source,
-            Notice::NoWakeSource,
-        ),
+        (standing.no_wake_source, told.no_wake_source, Notice::NoWakeSource),
         (standing.not_serving, told.not_serving, Notice::NotServing),
         (standing.stuck, told.stuck, Notice::StuckQueue),
         (standing.imbalance, told.imbalance, Notice::Imbalance),
-        (
-            standing.exhausted,
-            told.exhausted,
-            Notice::CapacityExhausted,
-        ),
+        (standing.exhausted, told.exhausted, Notice::CapacityExhausted),
     ] {
         if stands && !was_told {
             notices.push(notice);

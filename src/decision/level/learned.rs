@@ -82,11 +82,7 @@ pub(in crate::decision) struct Figures {
 impl Figures {
     /// `count`, but at most one replica beyond the spec, and that only once a cold start.
     pub(super) fn one_a_cold_start(&self, count: u32, supply: &Supply) -> u32 {
-        let limit = if self.may_step {
-            supply.ordered.saturating_add(1)
-        } else {
-            0
-        };
+        let limit = if self.may_step { supply.ordered.saturating_add(1) } else { 0 };
         count.min(limit.max(supply.base))
     }
 }
@@ -102,9 +98,7 @@ pub(in crate::decision) struct Saturation {
 impl Saturation {
     /// Engine seconds of one request.
     pub(in crate::decision) fn request_s(&self) -> Option<f64> {
-        self.finished
-            .filter(|rate| *rate > 0.0)
-            .map(|rate| 1.0 / rate)
+        self.finished.filter(|rate| *rate > 0.0).map(|rate| 1.0 / rate)
     }
 }
 
@@ -174,9 +168,7 @@ impl Learned {
             request: self.lengths.of_a_request(),
             request_s: self.request_s,
             trial: self.trial,
-            may_step: self
-                .stepped_at
-                .is_none_or(|at| now.millis_since(at) >= cold_start_ms),
+            may_step: self.stepped_at.is_none_or(|at| now.millis_since(at) >= cold_start_ms),
         }
     }
 
@@ -226,11 +218,8 @@ impl Learned {
             self.most_in_flight = larger(self.most_in_flight, seen.most_in_flight);
         }
         // What waits in a sample or two is the scheduler between two steps.
-        self.queued_for_ms = if queued >= n_live {
-            self.queued_for_ms.saturating_add(step_ms)
-        } else {
-            0
-        };
+        self.queued_for_ms =
+            if queued >= n_live { self.queued_for_ms.saturating_add(step_ms) } else { 0 };
         let queue_stands = self.queued_for_ms >= RECENT_MS;
         if !seen.slo_kept || queue_stands {
             self.trial = false;
@@ -262,12 +251,7 @@ mod tests {
 
     #[test]
     fn a_mean_request_needs_a_few_requests() {
-        let few = Lengths {
-            prompt: 800.0,
-            admitted: 4.0,
-            finished: 4.0,
-            ..Lengths::default()
-        };
+        let few = Lengths { prompt: 800.0, admitted: 4.0, finished: 4.0, ..Lengths::default() };
         assert_eq!(few.of_a_request(), None);
     }
 

@@ -71,9 +71,9 @@ impl Price {
     pub(super) fn demanded(&self, means: &Means) -> f64 {
         let served = self.served(means);
         match self.request_s {
-            Some(request_s) => (served - means.drained * request_s)
-                .max(means.arrived * request_s)
-                .max(0.0),
+            Some(request_s) => {
+                (served - means.drained * request_s).max(means.arrived * request_s).max(0.0)
+            }
             None => served,
         }
     }
@@ -82,11 +82,7 @@ impl Price {
 fn by_cost_model(ask: &Ask<'_>, minute: &Means, costs: [f64; 4], figures: &Figures) -> Price {
     let [step_s, prompt_s, token_s, kv_s] = costs;
     // KV use of one running request: what each of its tokens adds to a step.
-    let kv_each = if minute.running > 0.0 {
-        minute.kv_used / minute.running
-    } else {
-        0.0
-    };
+    let kv_each = if minute.running > 0.0 { minute.kv_used / minute.running } else { 0.0 };
     let generated_s = token_s + kv_s * kv_each;
     let lengths = figures.request;
     let request_s = lengths.map(|(prompt, generated)| prompt * prompt_s + generated * generated_s);
@@ -95,11 +91,7 @@ fn by_cost_model(ask: &Ask<'_>, minute: &Means, costs: [f64; 4], figures: &Figur
     let tpot_s = crate::decision::number::seconds(ask.spec.slo_tpot_ms);
     let by_latency = 1.0 - step_s / tpot_s;
     // Residents = rate · length · step time must fit the KV cache and the engine's own limit.
-    let by_kv = if kv_each > 0.0 {
-        KV_SHARE / kv_each
-    } else {
-        f64::INFINITY
-    };
+    let by_kv = if kv_each > 0.0 { KV_SHARE / kv_each } else { f64::INFINITY };
     let residents = by_kv.min(figures.running_limit.unwrap_or(f64::INFINITY));
     let by_residents = match lengths.zip(request_s) {
         Some(((_, generated), request_s)) if residents.is_finite() && generated > 0.0 => {

@@ -18,37 +18,17 @@ fn figures() -> Figures {
 }
 
 fn means() -> Means {
-    Means {
-        prompt: 1_000.0,
-        generated: 500.0,
-        running: 10.0,
-        ..Means::default()
-    }
+    Means { prompt: 1_000.0, generated: 500.0, running: 10.0, ..Means::default() }
 }
 
 /// The level of `n` live replicas.
 fn level(n: u32, spec: &Spec, means: &Means, figures: &Figures, learnable: bool) -> Level {
-    let seen = Seen {
-        live: n,
-        learnable,
-        waiting: Some(0.0),
-        ..Seen::default()
-    };
-    let replicas = Replicas {
-        spec: Some(n),
-        ready: n,
-        ..Replicas::default()
-    };
+    let seen = Seen { live: n, learnable, waiting: Some(0.0), ..Seen::default() };
+    let replicas = Replicas { spec: Some(n), ready: n, ..Replicas::default() };
     let supply = SupplyState::default().look(spec, &replicas, n, Moment(0));
     let minute = Some(means);
     ask(
-        &Ask {
-            spec,
-            seen: &seen,
-            supply: &supply,
-            minute,
-            recent: minute,
-        },
+        &Ask { spec, seen: &seen, supply: &supply, minute, recent: minute },
         figures,
         &Band::default(),
     )
@@ -62,91 +42,43 @@ fn close(value: f64, expected: f64) {
 #[test]
 fn work_is_tokens_times_their_price() {
     // 1000 · 0.0001 + 500 · 0.001.
-    close(
-        level(1, &Spec::default(), &means(), &figures(), true)
-            .work
-            .unwrap(),
-        0.6,
-    );
+    close(level(1, &Spec::default(), &means(), &figures(), true).work.unwrap(), 0.6);
 }
 
 #[test]
 fn work_that_comes_counts_where_it_is_more_than_what_is_served() {
-    let means = Means {
-        arrived: 8.0,
-        ..means()
-    };
+    let means = Means { arrived: 8.0, ..means() };
     // 8 · 0.12.
-    close(
-        level(1, &Spec::default(), &means, &figures(), true)
-            .work
-            .unwrap(),
-        0.96,
-    );
+    close(level(1, &Spec::default(), &means, &figures(), true).work.unwrap(), 0.96);
 }
 
 #[test]
 fn a_queue_that_is_worked_off_is_no_demand() {
-    let means = Means {
-        drained: 2.0,
-        arrived: 1.0,
-        ..means()
-    };
+    let means = Means { drained: 2.0, arrived: 1.0, ..means() };
     // 0.6 - 2 · 0.12; what came is 0.12.
-    close(
-        level(1, &Spec::default(), &means, &figures(), true)
-            .work
-            .unwrap(),
-        0.36,
-    );
+    close(level(1, &Spec::default(), &means, &figures(), true).work.unwrap(), 0.36);
 }
 
 #[test]
 fn a_growing_queue_adds_nothing_to_what_is_served() {
-    let means = Means {
-        drained: 0.0,
-        ..means()
-    };
-    close(
-        level(1, &Spec::default(), &means, &figures(), true)
-            .work
-            .unwrap(),
-        0.6,
-    );
+    let means = Means { drained: 0.0, ..means() };
+    close(level(1, &Spec::default(), &means, &figures(), true).work.unwrap(), 0.6);
 }
 
 #[test]
 fn resident_tokens_have_their_price() {
-    let figures = Figures {
-        costs: Some([0.010, 0.0, 0.001, 0.05]),
-        ..figures()
-    };
-    let means = Means {
-        kv_used: 0.2,
-        prompt: 0.0,
-        ..means()
-    };
+    let figures = Figures { costs: Some([0.010, 0.0, 0.001, 0.05]), ..figures() };
+    let means = Means { kv_used: 0.2, prompt: 0.0, ..means() };
     // KV use of one request 0.2/10 = 0.02: 500 · (0.001 + 0.05 · 0.02).
-    close(
-        level(1, &Spec::default(), &means, &figures, true)
-            .work
-            .unwrap(),
-        1.0,
-    );
+    close(level(1, &Spec::default(), &means, &figures, true).work.unwrap(), 1.0);
 }
 
 #[test]
 fn utilisation_is_what_the_latency_target_leaves() {
     let rho = |slo_tpot_ms, figures: &Figures| {
         // Seen at full load, so that the fit itself is trusted.
-        let figures = Figures {
-            healthiest: FULL,
-            ..figures.clone()
-        };
-        let spec = Spec {
-            slo_tpot_ms,
-            ..Spec::default()
-        };
+        let figures = Figures { healthiest: FULL, ..figures.clone() };
+        let spec = Spec { slo_tpot_ms, ..Spec::default() };
         level(1, &spec, &means(), &figures, true).rho.unwrap()
     };
     // 1 - 10/200, 1 - 10/20; never above 0.95 nor below 0.3.
@@ -158,37 +90,17 @@ fn utilisation_is_what_the_latency_target_leaves() {
 
 #[test]
 fn utilisation_is_what_the_kv_cache_leaves() {
-    let figures = Figures {
-        healthiest: FULL,
-        ..figures()
-    };
-    let means = Means {
-        kv_used: 0.9,
-        ..means()
-    };
+    let figures = Figures { healthiest: FULL, ..figures() };
+    let means = Means { kv_used: 0.9, ..means() };
     // 0.09 a request: 10 residents. q·w = 10/(100 · 0.010) · 0.12 = 1.2; 1.2/2.2.
-    close(
-        level(1, &Spec::default(), &means, &figures, true)
-            .rho
-            .unwrap(),
-        0.545_45,
-    );
+    close(level(1, &Spec::default(), &means, &figures, true).rho.unwrap(), 0.545_45);
 }
 
 #[test]
 fn utilisation_is_what_the_engines_limit_leaves() {
-    let figures = Figures {
-        healthiest: FULL,
-        running_limit: Some(64.0),
-        ..figures()
-    };
+    let figures = Figures { healthiest: FULL, running_limit: Some(64.0), ..figures() };
     // q·w = 64/(100 · 0.010) · 0.12 = 7.68; 7.68/8.68.
-    close(
-        level(1, &Spec::default(), &means(), &figures, true)
-            .rho
-            .unwrap(),
-        0.884_79,
-    );
+    close(level(1, &Spec::default(), &means(), &figures, true).rho.unwrap(), 0.884_79);
 }
 
 #[test]
@@ -196,14 +108,8 @@ fn capacity_is_trusted_as_far_as_it_was_seen() {
     let rho = |rate: f64, healthy| {
         // Generated tokens at 1 ms.
         let healthiest = [0.0, 1_000.0 * rate, 0.0];
-        let figures = Figures {
-            healthiest,
-            healthy,
-            ..figures()
-        };
-        level(1, &Spec::default(), &means(), &figures, true)
-            .rho
-            .unwrap()
+        let figures = Figures { healthiest, healthy, ..figures() };
+        level(1, &Spec::default(), &means(), &figures, true).rho.unwrap()
     };
     // 0.6 · 0.95 unseen; 1.3 · 0.6 seen; never above the fit.
     close(rho(0.0, false), 0.57);
@@ -216,10 +122,7 @@ fn capacity_is_trusted_as_far_as_it_was_seen() {
 
 #[test]
 fn a_trial_is_trusted_for_raising_and_not_for_further_releases() {
-    let figures = Figures {
-        trial: true,
-        ..figures()
-    };
+    let figures = Figures { trial: true, ..figures() };
     let level = level(1, &Spec::default(), &means(), &figures, true);
     // 0.85 · 0.95 = 0.8075.
     close(level.need.unwrap(), 0.6 / 0.8075);
@@ -229,11 +132,7 @@ fn a_trial_is_trusted_for_raising_and_not_for_further_releases() {
 
 #[test]
 fn headroom_is_added_to_work() {
-    let figures = Figures {
-        growth: 0.5,
-        healthiest: FULL,
-        ..figures()
-    };
+    let figures = Figures { growth: 0.5, healthiest: FULL, ..figures() };
     let level = level(1, &Spec::default(), &means(), &figures, true);
     // 0.5 · √0.6 = 0.3873.
     close(level.headroom, 0.387_3);
@@ -243,10 +142,7 @@ fn headroom_is_added_to_work() {
 
 #[test]
 fn no_work_needs_no_headroom() {
-    let figures = Figures {
-        growth: 0.5,
-        ..figures()
-    };
+    let figures = Figures { growth: 0.5, ..figures() };
     let level = level(3, &Spec::default(), &Means::default(), &figures, true);
     close(level.need.unwrap(), 0.0);
     assert_eq!(level.want, Some(0));
@@ -254,15 +150,8 @@ fn no_work_needs_no_headroom() {
 
 #[test]
 fn without_counters_the_throughput_at_saturation_is_the_price() {
-    let saturation = Some(Saturation {
-        generated: Some(1_000.0),
-        finished: Some(10.0),
-    });
-    let figures = Figures {
-        costs: None,
-        saturation,
-        ..figures()
-    };
+    let saturation = Some(Saturation { generated: Some(1_000.0), finished: Some(10.0) });
+    let figures = Figures { costs: None, saturation, ..figures() };
     let level = level(1, &Spec::default(), &means(), &figures, false);
     assert_eq!(level.source, LevelSource::Saturation);
     // 500/1000, at 0.85 of what a replica does at saturation.
@@ -273,38 +162,16 @@ fn without_counters_the_throughput_at_saturation_is_the_price() {
 
 #[test]
 fn without_token_counters_finished_requests_are_the_work() {
-    let saturation = Some(Saturation {
-        generated: None,
-        finished: Some(10.0),
-    });
-    let figures = Figures {
-        costs: None,
-        saturation,
-        ..figures()
-    };
-    let means = Means {
-        finished: 6.0,
-        ..means()
-    };
-    close(
-        level(1, &Spec::default(), &means, &figures, false)
-            .work
-            .unwrap(),
-        0.6,
-    );
+    let saturation = Some(Saturation { generated: None, finished: Some(10.0) });
+    let figures = Figures { costs: None, saturation, ..figures() };
+    let means = Means { finished: 6.0, ..means() };
+    close(level(1, &Spec::default(), &means, &figures, false).work.unwrap(), 0.6);
 }
 
 #[test]
 fn what_can_be_learned_is_not_measured_at_saturation() {
-    let saturation = Some(Saturation {
-        generated: Some(1_000.0),
-        finished: Some(10.0),
-    });
-    let figures = Figures {
-        costs: None,
-        saturation,
-        ..figures()
-    };
+    let saturation = Some(Saturation { generated: Some(1_000.0), finished: Some(10.0) });
+    let figures = Figures { costs: None, saturation, ..figures() };
     let level = level(1, &Spec::default(), &means(), &figures, true);
     assert_eq!((level.source, level.want), (LevelSource::Unlearned, None));
 }
@@ -317,14 +184,8 @@ fn presets_follow_the_profile() {
         (Profile::LongContext, 16.0),
         (Profile::Batch, 1.0),
     ] {
-        let spec = Spec {
-            profile,
-            ..Spec::default()
-        };
-        let means = Means {
-            in_flight: 64.0,
-            ..means()
-        };
+        let spec = Spec { profile, ..Spec::default() };
+        let means = Means { in_flight: 64.0, ..means() };
         let level = level(1, &spec, &means, &Figures::default(), false);
         assert_eq!(level.source, LevelSource::InFlight);
         close(level.need.unwrap(), need);

@@ -64,9 +64,7 @@ impl Rates {
             generated: rate(|sample| sample.generated_tokens),
             finished,
             finished_generated: rate(|sample| sample.finished_generated_tokens),
-            arrived: finished
-                .zip(running)
-                .map(|(done, grown)| done + grown + waiting + rejected),
+            arrived: finished.zip(running).map(|(done, grown)| done + grown + waiting + rejected),
             queued,
             admitted: finished.zip(running).map(|(done, grown)| done + grown),
             steps: rate(|sample| sample.steps),

@@ -100,21 +100,14 @@ impl Bench {
 
     /// Makes the fleet `n` ready replicas.
     pub(super) fn replicas(&mut self, n: u32) {
-        self.seen.replicas = Replicas {
-            spec: Some(n),
-            ready: n,
-            ..Replicas::default()
-        };
+        self.seen.replicas = Replicas { spec: Some(n), ready: n, ..Replicas::default() };
         self.seen.engines.truncate(usize::try_from(n).unwrap());
         for index in self.seen.engines.len()..usize::try_from(n).unwrap() {
             self.seen.engines.push(Engine {
                 id: format!("pod-{index:03}").into(),
                 phase: Phase::Ready,
                 ready_ms: Some(3_600_000),
-                reading: Reading::Fresh {
-                    value: idle_sample(),
-                    age_ms: 0,
-                },
+                reading: Reading::Fresh { value: idle_sample(), age_ms: 0 },
             });
         }
     }
@@ -158,13 +151,7 @@ impl Bench {
         let state = std::mem::take(&mut self.state);
         let (decision, state) = decide(&self.spec, state, &self.seen, self.now);
         self.state = state;
-        if self.obeys
-            && self
-                .seen
-                .replicas
-                .spec
-                .is_some_and(|spec| spec != decision.want)
-        {
+        if self.obeys && self.seen.replicas.spec.is_some_and(|spec| spec != decision.want) {
             self.replicas(decision.want);
         }
         self.last = Some(decision.clone());
@@ -187,11 +174,7 @@ impl Bench {
     pub(super) fn lose(&mut self) {
         for engine in &mut self.seen.engines {
             if let Reading::Fresh { value, .. } = engine.reading {
-                engine.reading = Reading::Stale {
-                    value,
-                    age_ms: 60_000,
-                    why: Why::Timeout,
-                };
+                engine.reading = Reading::Stale { value, age_ms: 60_000, why: Why::Timeout };
             }
         }
     }
@@ -208,11 +191,7 @@ impl Bench {
 
 /// What a rule wanted.
 pub(super) fn wanted(decision: &Decision, rule: Rule) -> Option<u32> {
-    decision
-        .votes
-        .iter()
-        .find(|vote| vote.rule == rule)
-        .and_then(|vote| vote.want)
+    decision.votes.iter().find(|vote| vote.rule == rule).and_then(|vote| vote.want)
 }
 
 /// Why a rule said what it said.
@@ -223,8 +202,5 @@ pub(super) fn reason(decision: &Decision, rule: Rule) -> Reason {
 
 /// A value answer.
 pub(super) fn value(want: u32) -> Answer {
-    Answer::Value {
-        want,
-        active: want > 0,
-    }
+    Answer::Value { want, active: want > 0 }
 }

@@ -8,13 +8,7 @@ use super::fleet::{Dice, TRUTH, learned};
 use crate::decision::{CostModel, EngineSample, Interval, Moment};
 
 fn interval(seconds: f64, steps: f64, prompt: f64, generated: f64, kv: f64) -> Interval {
-    Interval {
-        seconds,
-        steps,
-        prompt,
-        generated,
-        kv,
-    }
+    Interval { seconds, steps, prompt, generated, kv }
 }
 
 fn sample(at_ms: i64, steps: f64, generated: f64, running: f64) -> EngineSample {
@@ -35,19 +29,12 @@ fn a_linear_engine_is_identified() {
     assert!(model.is_usable());
     // 20 ms of prompts, 16 ms of tokens, 10 ms for the step itself: 46 ms.
     let seen = interval(46.0, 1_000.0, 200_000.0, 16_000.0, 0.08);
-    assert!(
-        (model.predict(&seen) / 46.0 - 1.0).abs() < 0.02,
-        "{}",
-        model.predict(&seen)
-    );
+    assert!((model.predict(&seen) / 46.0 - 1.0).abs() < 0.02, "{}", model.predict(&seen));
     let [step_s, prompt_s, token_s, kv_s] = model.costs();
     assert!((step_s / 0.010 - 1.0).abs() < 0.05, "{step_s}");
     assert!((prompt_s / 0.000_1 - 1.0).abs() < 0.05, "{prompt_s}");
     // Here KV use is 0.005 per running request, so the two prices are told apart only together.
-    assert!(
-        ((token_s + 0.005 * kv_s) / 0.001 - 1.0).abs() < 0.05,
-        "{token_s} {kv_s}"
-    );
+    assert!(((token_s + 0.005 * kv_s) / 0.001 - 1.0).abs() < 0.05, "{token_s} {kv_s}");
 }
 
 #[test]
@@ -63,12 +50,7 @@ fn constant_load_does_not_tell_work_from_the_cost_of_a_step() {
         model.observe(&interval(5.0, 250.0, 500.0, 2_500.0, 0.05), 1.0);
         model.refit();
     }
-    assert!(
-        !model.is_usable(),
-        "error {} spread {}",
-        model.error(),
-        model.spread()
-    );
+    assert!(!model.is_usable(), "error {} spread {}", model.error(), model.spread());
 }
 
 #[test]
@@ -77,21 +59,10 @@ fn costs_are_never_negative() {
     let mut dice = Dice(7);
     for _ in 0..500 {
         let steps = 10.0 + 500.0 * dice.roll();
-        let row = interval(
-            5.0,
-            steps,
-            1e4 * dice.roll(),
-            1e4 * dice.roll(),
-            dice.roll(),
-        );
+        let row = interval(5.0, steps, 1e4 * dice.roll(), 1e4 * dice.roll(), dice.roll());
         model.observe(&row, 1.0);
         model.refit();
-        assert!(
-            model
-                .costs()
-                .iter()
-                .all(|cost| *cost >= 0.0 && cost.is_finite())
-        );
+        assert!(model.costs().iter().all(|cost| *cost >= 0.0 && cost.is_finite()));
     }
 }
 
@@ -118,18 +89,11 @@ fn a_changed_engine_is_learned_anew() {
         // Twice as slow in everything.
         let step_s = 0.020 + 0.002 * running;
         let steps = 5.0 / step_s;
-        model.observe(
-            &interval(5.0, steps, 0.0, running * steps, 0.005 * running),
-            1.0,
-        );
+        model.observe(&interval(5.0, steps, 0.0, running * steps, 0.005 * running), 1.0);
         model.refit();
     }
     let seen = interval(0.0, 1.0, 0.0, 20.0, 0.1);
-    assert!(
-        (model.predict(&seen) / 0.060 - 1.0).abs() < 0.15,
-        "{}",
-        model.predict(&seen)
-    );
+    assert!((model.predict(&seen) / 0.060 - 1.0).abs() < 0.15, "{}", model.predict(&seen));
     assert!(model.is_usable());
 }
 
@@ -141,12 +105,7 @@ fn many_replicas_are_one_clock() {
     for _ in 0..10 {
         ten.observe(&row, 10.0);
     }
-    assert!(
-        (one.rows() - ten.rows()).abs() < 0.01,
-        "{} {}",
-        one.rows(),
-        ten.rows()
-    );
+    assert!((one.rows() - ten.rows()).abs() < 0.01, "{} {}", one.rows(), ten.rows());
 }
 
 #[test]
@@ -165,18 +124,10 @@ fn an_interval_idle_at_an_edge_is_refused() {
 #[test]
 fn an_interval_with_a_reset_is_refused() {
     assert!(
-        Interval::between(
-            &sample(0, 100.0, 0.0, 5.0),
-            &sample(5_000, 90.0, 500.0, 5.0)
-        )
-        .is_none()
+        Interval::between(&sample(0, 100.0, 0.0, 5.0), &sample(5_000, 90.0, 500.0, 5.0)).is_none()
     );
     assert!(
-        Interval::between(
-            &sample(0, 0.0, 900.0, 5.0),
-            &sample(5_000, 90.0, 500.0, 5.0)
-        )
-        .is_none()
+        Interval::between(&sample(0, 0.0, 900.0, 5.0), &sample(5_000, 90.0, 500.0, 5.0)).is_none()
     );
 }
 
@@ -185,18 +136,12 @@ fn an_interval_of_few_steps_or_of_more_than_a_minute_is_refused() {
     assert!(Interval::between(&sample(0, 0.0, 0.0, 5.0), &sample(5_000, 4.0, 20.0, 5.0)).is_none());
     assert!(Interval::between(&sample(0, 0.0, 0.0, 5.0), &sample(5_000, 5.0, 25.0, 5.0)).is_some());
     assert!(
-        Interval::between(
-            &sample(0, 0.0, 0.0, 5.0),
-            &sample(60_000, 500.0, 2_500.0, 5.0)
-        )
-        .is_some()
+        Interval::between(&sample(0, 0.0, 0.0, 5.0), &sample(60_000, 500.0, 2_500.0, 5.0))
+            .is_some()
     );
     assert!(
-        Interval::between(
-            &sample(0, 0.0, 0.0, 5.0),
-            &sample(60_001, 500.0, 2_500.0, 5.0)
-        )
-        .is_none()
+        Interval::between(&sample(0, 0.0, 0.0, 5.0), &sample(60_001, 500.0, 2_500.0, 5.0))
+            .is_none()
     );
 }
 
@@ -227,10 +172,7 @@ struct Row {
 }
 
 fn fixture(name: &str) -> Option<String> {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "where a developer keeps the recordings"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "where a developer keeps the recordings")]
     let root = std::env::var("GHOSTSCALER_FIXTURES").map_or_else(
         |_unset| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../shared/fixtures"),
         PathBuf::from,
@@ -238,10 +180,7 @@ fn fixture(name: &str) -> Option<String> {
     let path = root.join(name);
     let text = std::fs::read_to_string(&path).ok();
     if text.is_none() {
-        println!(
-            "skipped: no recording at {} (set GHOSTSCALER_FIXTURES)",
-            path.display()
-        );
+        println!("skipped: no recording at {} (set GHOSTSCALER_FIXTURES)", path.display());
     }
     text
 }
@@ -253,21 +192,12 @@ fn on_a_real_vllm_the_shape_left_out_is_predicted() {
     };
     let text = text.replace("\"gen\":", "\"gen_tokens\":");
     let rows: Vec<Row> = serde_json::from_str(&text).unwrap();
-    let rows: Vec<Row> = rows
-        .into_iter()
-        .filter(|row| row.run > 0.0 && row.steps > 5.0)
-        .collect();
+    let rows: Vec<Row> = rows.into_iter().filter(|row| row.run > 0.0 && row.steps > 5.0).collect();
     let mut shapes: Vec<&str> = rows.iter().map(|row| row.ph.as_str()).collect();
     shapes.dedup();
     assert_eq!(shapes.len(), 9);
     let as_interval = |row: &Row| {
-        interval(
-            row.dt,
-            row.steps,
-            row.prompt,
-            row.gen_tokens,
-            f64::midpoint(row.kv, row.kv0),
-        )
+        interval(row.dt, row.steps, row.prompt, row.gen_tokens, f64::midpoint(row.kv, row.kv0))
     };
     let mut errors = Vec::new();
     for left_out in &shapes {
@@ -277,21 +207,13 @@ fn on_a_real_vllm_the_shape_left_out_is_predicted() {
             model.refit();
         }
         let tested = rows.iter().filter(|row| row.ph == *left_out);
-        let predicted: f64 = tested
-            .clone()
-            .map(|row| model.predict(&as_interval(row)))
-            .sum();
+        let predicted: f64 = tested.clone().map(|row| model.predict(&as_interval(row))).sum();
         let took: f64 = tested.map(|row| row.dt).sum();
         errors.push(predicted / took - 1.0);
-        println!(
-            "{left_out:<12} left out: {:+.1} % of its time",
-            100.0 * (predicted / took - 1.0)
-        );
+        println!("{left_out:<12} left out: {:+.1} % of its time", 100.0 * (predicted / took - 1.0));
     }
     let mean = errors.iter().map(|error| error.abs()).sum::<f64>() / 9.0;
-    let worst = errors
-        .iter()
-        .fold(0.0_f64, |worst, error| worst.max(error.abs()));
+    let worst = errors.iter().fold(0.0_f64, |worst, error| worst.max(error.abs()));
     println!("mean {:.1} %, worst {:.1} %", 100.0 * mean, 100.0 * worst);
     assert!(mean < 0.10, "{mean}");
     assert!(worst < 0.20, "{worst}");

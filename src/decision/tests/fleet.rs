@@ -22,12 +22,8 @@ pub(super) struct Truth {
 }
 
 /// One replica saturates at 1/(200·0.1 ms + 100·1 ms) = 8.3 requests/s of 200 in, 100 out.
-pub(super) const TRUTH: Truth = Truth {
-    step_s: 0.010,
-    prompt_s: 0.000_1,
-    token_s: 0.001,
-    max_running: 64,
-};
+pub(super) const TRUTH: Truth =
+    Truth { step_s: 0.010, prompt_s: 0.000_1, token_s: 0.001, max_running: 64 };
 pub(super) const PROMPT: f64 = 200.0;
 pub(super) const OUTPUT: f64 = 100.0;
 /// Replica-seconds of one mean request: 200·0.0001 + 100·0.001.
@@ -86,10 +82,7 @@ pub(super) struct Fleet {
 impl Fleet {
     pub(super) fn new(n: u32) -> Fleet {
         let mut fleet = Fleet {
-            spec: Spec {
-                max: 20,
-                ..Spec::default()
-            },
+            spec: Spec { max: 20, ..Spec::default() },
             state: State::default(),
             now_s: 0.0,
             cold_start_s: 120.0,
@@ -149,13 +142,7 @@ impl Fleet {
             ..EngineSample::default()
         };
         let (waiting, running) = (VecDeque::new(), Vec::new());
-        self.replicas.push(Replica {
-            id,
-            ready_at_s,
-            waiting,
-            running,
-            sample,
-        });
+        self.replicas.push(Replica { id, ready_at_s, waiting, running, sample });
     }
 
     /// Sets the scale target's spec, as the HPA does: the newest replicas go first, their
@@ -174,10 +161,7 @@ impl Fleet {
 
     fn arrive(&mut self, output: f64) {
         let now_s = self.now_s;
-        let ready = self
-            .replicas
-            .iter_mut()
-            .filter(|replica| replica.ready_at_s <= now_s);
+        let ready = self.replicas.iter_mut().filter(|replica| replica.ready_at_s <= now_s);
         if let Some(replica) = ready.min_by_key(|r| r.waiting.len() + r.running.len()) {
             replica.waiting.push_back(output);
         }
@@ -203,11 +187,7 @@ impl Fleet {
     /// What one tick sees, with noise on every rate and gauge.
     pub(super) fn observe(&mut self) -> Observation {
         let now_s = self.now_s;
-        let ready = self
-            .replicas
-            .iter()
-            .filter(|replica| replica.ready_at_s <= now_s)
-            .count();
+        let ready = self.replicas.iter().filter(|replica| replica.ready_at_s <= now_s).count();
         let ready = u32::try_from(ready).unwrap();
         let ordered = self.ordered();
         let mut observation = Observation {
@@ -237,9 +217,7 @@ impl Fleet {
                 reading: if up {
                     Reading::Fresh { value, age_ms: 0 }
                 } else {
-                    Reading::Missing {
-                        why: crate::decision::Why::Refused,
-                    }
+                    Reading::Missing { why: crate::decision::Why::Refused }
                 },
             });
         }
@@ -271,12 +249,7 @@ impl Fleet {
         let (decision, state) = decide(&self.spec, state, observation, moment(self.now_s));
         self.state = state;
         self.wants.push(decision.want);
-        self.queued.push(
-            self.replicas
-                .iter()
-                .map(|replica| replica.waiting.len())
-                .sum(),
-        );
+        self.queued.push(self.replicas.iter().map(|replica| replica.waiting.len()).sum());
         self.decisions.push(decision.clone());
         if self.wants.len().is_multiple_of(3) {
             self.scale(decision.want);
@@ -314,10 +287,7 @@ impl Replica {
         }
         let step_s = truth.step_s + truth.token_s * n;
         let steps = (left_s / step_s).max(0.0);
-        add(
-            &mut self.sample.steps,
-            SLICE_S / step_s * (left_s / SLICE_S).max(0.0),
-        );
+        add(&mut self.sample.steps, SLICE_S / step_s * (left_s / SLICE_S).max(0.0));
         add(&mut self.sample.generated_tokens, steps * n);
         add(&mut self.sample.itl_sum_s, SLICE_S * n);
         add(&mut self.sample.itl_count, steps * n);
@@ -341,14 +311,9 @@ impl EngineSample {
             (&mut self.prompt_tokens, before.prompt_tokens),
             (&mut self.generated_tokens, before.generated_tokens),
             (&mut self.finished, before.finished),
-            (
-                &mut self.finished_generated_tokens,
-                before.finished_generated_tokens,
-            ),
+            (&mut self.finished_generated_tokens, before.finished_generated_tokens),
         ] {
-            *after = after
-                .zip(before)
-                .map(|(after, before)| before + (after - before) * noise);
+            *after = after.zip(before).map(|(after, before)| before + (after - before) * noise);
         }
     }
 }
@@ -361,11 +326,7 @@ pub(super) fn moment(seconds: f64) -> Moment {
     Moment(1_800_000_000_000).plus_millis(millis(seconds))
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "simulated seconds"
-)]
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "simulated seconds")]
 fn millis(seconds: f64) -> u64 {
     (seconds * 1_000.0).round() as u64
 }
@@ -374,13 +335,8 @@ fn millis(seconds: f64) -> u64 {
 pub(super) fn learned(truth: &Truth) -> CostModel {
     let mut model = CostModel::default();
     for round in 0..40_u32 {
-        for (running, prompt) in [
-            (1.0, 2.0),
-            (4.0, 10.0),
-            (16.0, 3.0),
-            (32.0, 60.0),
-            (60.0, 20.0),
-        ] {
+        for (running, prompt) in [(1.0, 2.0), (4.0, 10.0), (16.0, 3.0), (32.0, 60.0), (60.0, 20.0)]
+        {
             let kv = 0.005 * running;
             let step_s = truth.step_s + truth.prompt_s * prompt + truth.token_s * running;
             let steps = 5.0 / step_s * (1.0 + 0.01 * f64::from(round % 3));

@@ -10,19 +10,14 @@ fn load(replicas_of_work: f64) -> f64 {
 
 /// Number of changes of direction in a series of counts.
 pub(super) fn reversals(wants: &[u32]) -> usize {
-    let steps: Vec<bool> = wants
-        .windows(2)
-        .filter(|w| w[0] != w[1])
-        .map(|w| w[1] > w[0])
-        .collect();
+    let steps: Vec<bool> = wants.windows(2).filter(|w| w[0] != w[1]).map(|w| w[1] > w[0]).collect();
     steps.windows(2).filter(|w| w[0] != w[1]).count()
 }
 
 /// A series of counts, shortened.
 pub(super) fn series(wants: &[u32]) -> String {
     let runs = wants.chunk_by(|one, two| one == two);
-    runs.map(|run| format!("{}x{} ", run[0], run.len()))
-        .collect()
+    runs.map(|run| format!("{}x{} ", run[0], run.len())).collect()
 }
 
 #[test]
@@ -36,10 +31,7 @@ fn the_model_is_learned_from_a_day_of_varying_load() {
     let [step_s, prompt_s, token_s, kv_s] = fleet.state.cost.costs();
     // A request's price, with the KV use of one running request.
     let request_s = 200.0 * prompt_s + 100.0 * (token_s + 0.005 * kv_s);
-    assert!(
-        (request_s / REQUEST_S - 1.0).abs() < 0.15,
-        "{request_s} {step_s}"
-    );
+    assert!((request_s / REQUEST_S - 1.0).abs() < 0.15, "{request_s} {step_s}");
 }
 
 #[test]
@@ -82,11 +74,7 @@ fn a_step_up_is_followed_in_the_first_ticks_and_not_overdone() {
     fleet.run(900.0, load(2.0));
     let before = fleet.ordered();
     let wants = fleet.run(60.0, load(7.0));
-    assert!(
-        wants.iter().take(4).any(|want| *want > before),
-        "{}",
-        series(&wants)
-    );
+    assert!(wants.iter().take(4).any(|want| *want > before), "{}", series(&wants));
     let during = fleet.run(1_200.0, load(7.0));
     let most = during.iter().chain(&wants).max().unwrap();
     // 7 of work at ρ 0.885 and the backlog of a cold start: not past 16 (DESIGN: 25 is a fault).
@@ -102,11 +90,7 @@ fn f82_the_same_shortage_is_not_ordered_twice_while_nothing_is_ready() {
     let wants = fleet.run(175.0, load(3.0));
     let first = wants.iter().find(|want| **want > 2).unwrap();
     let last = wants.last().unwrap();
-    assert!(
-        *last <= first * 3,
-        "first {first}, then {last}: {}",
-        series(&wants)
-    );
+    assert!(*last <= first * 3, "first {first}, then {last}: {}", series(&wants));
 }
 
 #[test]
@@ -154,9 +138,7 @@ fn a_released_replica_that_is_wanted_back_lengthens_the_hold() {
 
 #[test]
 fn an_explicit_hold_wins_over_the_learned_one() {
-    let mut fleet = Fleet::new(6)
-        .learned()
-        .spec(|spec| spec.ghost_hold_ms = Some(400_000));
+    let mut fleet = Fleet::new(6).learned().spec(|spec| spec.ghost_hold_ms = Some(400_000));
     fleet.run(1_500.0, load(1.0));
     fleet.run(300.0, load(5.0));
     assert_eq!(fleet.decisions.last().unwrap().inputs.hold_ms, 400_000);
@@ -192,9 +174,7 @@ fn starting_replicas_are_no_lost_source() {
 
 #[test]
 fn shadow_mode_publishes_and_reproduces_the_present_count() {
-    let mut fleet = Fleet::new(10)
-        .learned()
-        .spec(|spec| spec.mode = Mode::Shadow);
+    let mut fleet = Fleet::new(10).learned().spec(|spec| spec.mode = Mode::Shadow);
     let mut wanted_less = false;
     for _ in 0..500 {
         fleet.advance(load(2.0));
@@ -225,8 +205,5 @@ fn a_single_step_beyond_the_load_seen_is_taken_after_twice_the_hold() {
 fn a_model_that_was_learned_survives_its_json_form() {
     let model = learned(&TRUTH);
     let text = serde_json::to_string(&model).unwrap();
-    assert_eq!(
-        serde_json::from_str::<crate::decision::CostModel>(&text).unwrap(),
-        model
-    );
+    assert_eq!(serde_json::from_str::<crate::decision::CostModel>(&text).unwrap(), model);
 }

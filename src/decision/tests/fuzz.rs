@@ -20,12 +20,8 @@ fn number() -> impl Strategy<Value = Option<f64>> {
 }
 
 fn sample() -> impl Strategy<Value = EngineSample> {
-    (
-        proptest::collection::vec(number(), 20),
-        0_i64..200_000,
-        any::<Option<bool>>(),
-    )
-        .prop_map(|(n, at, asleep)| EngineSample {
+    (proptest::collection::vec(number(), 20), 0_i64..200_000, any::<Option<bool>>()).prop_map(
+        |(n, at, asleep)| EngineSample {
             at: Moment(at),
             waiting: n[0],
             waiting_deferred: n[1],
@@ -49,7 +45,8 @@ fn sample() -> impl Strategy<Value = EngineSample> {
             queue_time_count: n[19],
             asleep,
             ..EngineSample::default()
-        })
+        },
+    )
 }
 
 fn engine() -> impl Strategy<Value = Engine> {
@@ -63,12 +60,7 @@ fn engine() -> impl Strategy<Value = Engine> {
         1 => Just(Reading::Missing { why: Why::Refused }),
     ];
     (0_u8..6, phase, any::<Option<u32>>(), reading).prop_map(|(id, phase, ready_ms, reading)| {
-        Engine {
-            id: format!("pod-{id}").into(),
-            phase,
-            ready_ms: ready_ms.map(u64::from),
-            reading,
-        }
+        Engine { id: format!("pod-{id}").into(), phase, ready_ms: ready_ms.map(u64::from), reading }
     })
 }
 
@@ -77,13 +69,7 @@ fn gpu() -> impl Strategy<Value = Gpu> {
         Just(Gpu::Absent),
         any::<u64>().prop_map(|for_ms| Gpu::Lost { for_ms }),
         (number(), number(), number()).prop_map(|(busy, sm, dram)| {
-            Gpu::Fresh(GpuSample {
-                devices: 1,
-                busy,
-                sm,
-                tensor: None,
-                dram,
-            })
+            Gpu::Fresh(GpuSample { devices: 1, busy, sm, tensor: None, dram })
         }),
     ]
 }
@@ -97,10 +83,8 @@ fn wake() -> impl Strategy<Value = Wake> {
             last_arrival_at: at.map(Moment),
         })),
     ];
-    (source, any::<Option<i64>>()).prop_map(|(source, at)| Wake {
-        source,
-        requested_at: at.map(Moment),
-    })
+    (source, any::<Option<i64>>())
+        .prop_map(|(source, at)| Wake { source, requested_at: at.map(Moment) })
 }
 
 fn observation() -> impl Strategy<Value = Observation> {
@@ -131,13 +115,7 @@ fn observation() -> impl Strategy<Value = Observation> {
 }
 
 fn spec() -> impl Strategy<Value = Spec> {
-    let numbers = (
-        0_u32..5,
-        0_u32..9,
-        any::<Option<u32>>(),
-        1_u64..100_000,
-        1_u64..100_000,
-    );
+    let numbers = (0_u32..5, 0_u32..9, any::<Option<u32>>(), 1_u64..100_000, 1_u64..100_000);
     (numbers, any::<[bool; 3]>(), 0.01_f64..100.0, any::<u64>()).prop_map(
         |(
             (min, span, fallback, ttft, tpot),

@@ -4,20 +4,13 @@ use super::build::{Bench, Does, reason, wanted};
 use crate::decision::{Gpu, GpuSample, Notice, Reason, Rule};
 
 fn gpu(busy: f64, sm: Option<f64>) -> Gpu {
-    Gpu::Fresh(GpuSample {
-        devices: 1,
-        busy: Some(busy),
-        sm,
-        ..GpuSample::default()
-    })
+    Gpu::Fresh(GpuSample { devices: 1, busy: Some(busy), sm, ..GpuSample::default() })
 }
 
 /// A fleet whose SM activity has been seen to follow its work: 2 % a running request.
 fn informed(n: u32) -> Bench {
     // By a target that asks for little, so that the devices are what is heard.
-    let mut bench = Bench::new(n)
-        .deaf()
-        .spec(|spec| spec.target_in_flight = Some(200.0));
+    let mut bench = Bench::new(n).deaf().spec(|spec| spec.target_in_flight = Some(200.0));
     for round in 0..100_u32 {
         let running = f64::from(1 + round % 20);
         bench.seen.gpu = gpu(0.99, Some(0.02 * running));
@@ -62,10 +55,7 @@ fn a_flat_counter_is_no_information_and_stands_in_no_way() {
     bench.seen.gpu = gpu(0.99, Some(0.99));
     bench.run(100, |_| Does::serving(10.0));
     let decision = bench.tick(|_| Does::serving(1.0));
-    assert_eq!(
-        reason(&decision, Rule::GpuCeiling),
-        Reason::GpuNoInformation { activity: 0.99 }
-    );
+    assert_eq!(reason(&decision, Rule::GpuCeiling), Reason::GpuNoInformation { activity: 0.99 });
     bench.run(2_000, |_| Does::serving(1.0));
     assert_eq!(bench.last.unwrap().want, 1);
 }
@@ -88,10 +78,7 @@ fn full_devices_raise_when_demand_confirms_once_a_cold_start() {
     bench.run(170, waits);
     assert_eq!(wanted(bench.last.as_ref().unwrap(), Rule::GpuCeiling), None);
     bench.run(10, waits);
-    assert_eq!(
-        wanted(bench.last.as_ref().unwrap(), Rule::GpuCeiling),
-        Some(5)
-    );
+    assert_eq!(wanted(bench.last.as_ref().unwrap(), Rule::GpuCeiling), Some(5));
 }
 
 #[test]
@@ -110,14 +97,7 @@ fn a_slow_queue_beside_idle_gpus_caps_what_the_queue_adds() {
     let mut bench = Bench::new(2).deaf();
     bench.seen.gpu = gpu(0.01, None);
     // It serves a little, so it is not frozen; yet the GPUs rest.
-    let slow = |_| {
-        Does {
-            generated: 1.0,
-            steps: 1.0,
-            ..Does::default()
-        }
-        .waiting(30.0)
-    };
+    let slow = |_| Does { generated: 1.0, steps: 1.0, ..Does::default() }.waiting(30.0);
     assert!(bench.tick(slow).want > 2);
     let mut told = 0;
     for _ in 0..40 {
@@ -126,13 +106,7 @@ fn a_slow_queue_beside_idle_gpus_caps_what_the_queue_adds() {
     assert_eq!(told, 1);
     let decision = bench.last.unwrap();
     assert_eq!(decision.want, 2);
-    assert_eq!(
-        reason(&decision, Rule::Queue),
-        Reason::NotServing {
-            waiting: 60.0,
-            busy: 0.01
-        }
-    );
+    assert_eq!(reason(&decision, Rule::Queue), Reason::NotServing { waiting: 60.0, busy: 0.01 });
 }
 
 #[test]
@@ -140,15 +114,8 @@ fn an_engine_at_its_own_limit_explains_idle_gpus() {
     let mut bench = Bench::new(1).deaf();
     bench.seen.gpu = gpu(0.01, None);
     bench.sample(0).max_running = Some(4.0);
-    let does = |_| {
-        Does {
-            generated: 1.0,
-            steps: 1.0,
-            finished: 0.0,
-            ..Does::serving(4.0)
-        }
-        .waiting(30.0)
-    };
+    let does =
+        |_| Does { generated: 1.0, steps: 1.0, finished: 0.0, ..Does::serving(4.0) }.waiting(30.0);
     bench.run(120, does);
     assert!(bench.last.unwrap().want > 1);
 }

@@ -32,10 +32,7 @@ fn the_score_of_a_surplus_by_worked_values() {
         (600, 600, 0.0, 0.0),
     ] {
         let score = score(evidence_s * 1_000, hold_s * 1_000, coverage);
-        assert!(
-            (score - expected).abs() < 1e-9,
-            "{evidence_s} {hold_s} {coverage}: {score}"
-        );
+        assert!((score - expected).abs() < 1e-9, "{evidence_s} {hold_s} {coverage}: {score}");
     }
 }
 
@@ -46,16 +43,8 @@ fn the_score_of_a_running_workload_is_the_formula_over_its_evidence() {
     let inputs = bench.last.unwrap().inputs;
     // The first tick has no rates yet: 60 ticks of 5 s are evidence, 300 of 600 s. Coverage with
     // a memory of 200 s: 1 - (200/205)^60 = 0.7727. 100 · 0.5 · 0.7727/0.9 = 42.93.
-    assert!(
-        (inputs.coverage - 0.772_7).abs() < 1e-4,
-        "{}",
-        inputs.coverage
-    );
-    assert!(
-        (inputs.ghost_score.unwrap() - 42.93).abs() < 0.01,
-        "{:?}",
-        inputs.ghost_score
-    );
+    assert!((inputs.coverage - 0.772_7).abs() < 1e-4, "{}", inputs.coverage);
+    assert!((inputs.ghost_score.unwrap() - 42.93).abs() < 0.01, "{:?}", inputs.ghost_score);
 }
 
 #[test]
@@ -74,19 +63,12 @@ fn before_the_model_is_learned_one_replica_a_hold_is_let_go() {
     bench.run(120, |_| Does::serving(10.0));
     // 4 in flight, 0.7 · 10 carried by each: one replica would do.
     let wants = bench.run(2_500, |_| Does::serving(1.0));
-    let steps: Vec<usize> = wants
-        .windows(2)
-        .enumerate()
-        .filter(|(_, w)| w[1] < w[0])
-        .map(|(i, _)| i)
-        .collect();
+    let steps: Vec<usize> =
+        wants.windows(2).enumerate().filter(|(_, w)| w[1] < w[0]).map(|(i, _)| i).collect();
     assert!(wants.windows(2).all(|w| w[0] - w[1] <= 1));
     assert_eq!(wants.last(), Some(&1));
     assert_eq!(steps.len(), 3);
-    assert!(
-        steps.windows(2).all(|pair| pair[1] - pair[0] >= 120),
-        "{steps:?}"
-    );
+    assert!(steps.windows(2).all(|pair| pair[1] - pair[0] >= 120), "{steps:?}");
 }
 
 #[test]
@@ -105,10 +87,7 @@ fn before_the_model_is_learned_a_dip_of_any_depth_shorter_than_the_hold_changes_
         for _ in 0..3 {
             let busy = bench.run(60, |_| Does::serving(10.0));
             let dip = bench.run(595, |_| Does::serving(depth));
-            assert!(
-                busy.iter().chain(&dip).all(|want| *want == 3),
-                "{depth}: {dip:?}"
-            );
+            assert!(busy.iter().chain(&dip).all(|want| *want == 3), "{depth}: {dip:?}");
         }
     }
 }
@@ -125,11 +104,7 @@ fn a_release_is_told_once_with_its_reason() {
             assert_eq!(decision.binding, Rule::Ghost);
             assert!(matches!(
                 reason(&decision, Rule::Ghost),
-                Reason::Released {
-                    hold_ms: 600_000,
-                    trial: false,
-                    ..
-                }
+                Reason::Released { hold_ms: 600_000, trial: false, .. }
             ));
         }
     }
@@ -203,13 +178,7 @@ fn a_start_is_never_below_the_present_count_and_says_so() {
     let mut bench = Bench::new(7);
     let decision = bench.tick(IDLE);
     assert_eq!(decision.want, 7);
-    assert!(matches!(
-        reason(&decision, Rule::Adopt),
-        Reason::Adopting {
-            hold_ms: 600_000,
-            ..
-        }
-    ));
+    assert!(matches!(reason(&decision, Rule::Adopt), Reason::Adopting { hold_ms: 600_000, .. }));
 }
 
 #[test]
@@ -250,12 +219,7 @@ fn a_lost_source_holds_the_last_wanted_count_and_true() {
         assert_eq!(decision.binding, Rule::Degraded);
         assert!(matches!(
             decision.health,
-            Health::Degraded {
-                why: Why::Timeout,
-                answered: 0,
-                expected: 2,
-                ..
-            }
+            Health::Degraded { why: Why::Timeout, answered: 0, expected: 2, .. }
         ));
     }
 }
@@ -276,12 +240,7 @@ fn only_a_declared_fallback_gets_an_error_and_only_after_a_quarter_of_an_hour() 
     for (fallback, expected) in [
         (None, value(3)),
         (Some(0), value(3)),
-        (
-            Some(2),
-            Answer::Unavailable {
-                why: Unavailable::SourceLost,
-            },
-        ),
+        (Some(2), Answer::Unavailable { why: Unavailable::SourceLost }),
     ] {
         let mut bench = Bench::new(3).spec(|spec| spec.fallback_replicas = fallback);
         bench.run(60, IDLE);
@@ -299,29 +258,17 @@ fn partial_answers_hold_and_may_raise() {
     let mut bench = Bench::new(4).deaf();
     bench.run(60, |_| Does::serving(4.0));
     let sample = *bench.sample(3);
-    bench.seen.engines[3].reading = Reading::Stale {
-        value: sample,
-        age_ms: 60_000,
-        why: Why::Timeout,
-    };
+    bench.seen.engines[3].reading =
+        Reading::Stale { value: sample, age_ms: 60_000, why: Why::Timeout };
     assert_eq!(bench.tick(|_| Does::serving(4.0)).want, 4);
     assert!(bench.tick(|_| Does::serving(4.0).waiting(10.0)).want > 4);
 }
 
 #[test]
 fn nothing_known_is_unavailable() {
-    let (decision, _) = decide(
-        &Spec::default(),
-        State::default(),
-        &Observation::default(),
-        Moment(0),
-    );
-    assert_eq!(
-        decision.answer,
-        Answer::Unavailable {
-            why: Unavailable::NothingKnown
-        }
-    );
+    let (decision, _) =
+        decide(&Spec::default(), State::default(), &Observation::default(), Moment(0));
+    assert_eq!(decision.answer, Answer::Unavailable { why: Unavailable::NothingKnown });
 }
 
 #[test]
@@ -339,9 +286,7 @@ fn before_the_first_reading_the_present_count_is_the_answer() {
     for ordered in [0, 1, 5] {
         let mut bench = Bench::new(ordered).spec(|spec| spec.min = 0);
         for engine in &mut bench.seen.engines {
-            engine.reading = Reading::Missing {
-                why: Why::NotYetRead,
-            };
+            engine.reading = Reading::Missing { why: Why::NotYetRead };
         }
         let decision = bench.tick(IDLE);
         assert_eq!(decision.answer, value(ordered));
@@ -377,21 +322,12 @@ fn a_max_of_zero_still_answers_one() {
 fn not_ready_pods_with_none_on_its_way_are_a_lost_source() {
     let mut bench = Bench::new(2).deaf();
     bench.run(30, IDLE);
-    bench.seen.replicas = Replicas {
-        spec: Some(2),
-        ..Replicas::default()
-    };
+    bench.seen.replicas = Replicas { spec: Some(2), ..Replicas::default() };
     for engine in &mut bench.seen.engines {
         engine.phase = Phase::NotReady;
     }
     let decision = bench.tick(IDLE);
-    assert!(matches!(
-        decision.health,
-        Health::Degraded {
-            why: Why::PodGone,
-            ..
-        }
-    ));
+    assert!(matches!(decision.health, Health::Degraded { why: Why::PodGone, .. }));
     assert_eq!(decision.want, 2);
 }
 
@@ -401,13 +337,7 @@ fn ready_replicas_without_an_endpoint_are_a_lost_source() {
     bench.seen.engines.clear();
     bench.run(1_500, IDLE);
     let decision = bench.last.unwrap();
-    assert!(matches!(
-        decision.health,
-        Health::Degraded {
-            why: Why::NoEndpoint,
-            ..
-        }
-    ));
+    assert!(matches!(decision.health, Health::Degraded { why: Why::NoEndpoint, .. }));
     assert_eq!(decision.want, 2);
 }
 
@@ -417,9 +347,7 @@ fn a_ready_replica_that_was_never_asked_yet_is_no_fault_but_no_evidence() {
     bench.run(30, IDLE);
     bench.seen.engines[1].id = "pod-new".into();
     bench.seen.engines[1].ready_ms = Some(2_000);
-    bench.seen.engines[1].reading = Reading::Missing {
-        why: Why::NotYetRead,
-    };
+    bench.seen.engines[1].reading = Reading::Missing { why: Why::NotYetRead };
     let before = bench.state.evidence.clock_ms();
     assert_eq!(bench.tick(IDLE).health, Health::Ok);
     assert_eq!(bench.state.evidence.clock_ms(), before);
@@ -429,10 +357,7 @@ fn a_ready_replica_that_was_never_asked_yet_is_no_fault_but_no_evidence() {
 fn gauges_that_cannot_be_read_let_nothing_go() {
     let mut bench = Bench::new(3);
     for engine in &mut bench.seen.engines {
-        let value = crate::decision::EngineSample {
-            waiting: Some(0.0),
-            ..Default::default()
-        };
+        let value = crate::decision::EngineSample { waiting: Some(0.0), ..Default::default() };
         engine.reading = Reading::Fresh { value, age_ms: 0 };
     }
     let wants = bench.run(3_000, IDLE);
@@ -443,11 +368,7 @@ fn gauges_that_cannot_be_read_let_nothing_go() {
 fn counters_alone_prove_idleness() {
     let mut bench = Bench::new(3);
     for engine in &mut bench.seen.engines {
-        let value = crate::decision::EngineSample {
-            running: None,
-            waiting: None,
-            ..idle_sample()
-        };
+        let value = crate::decision::EngineSample { running: None, waiting: None, ..idle_sample() };
         engine.reading = Reading::Fresh { value, age_ms: 0 };
     }
     bench.run(700, IDLE);
@@ -462,19 +383,14 @@ fn absent_stale_and_zero_are_three_things() {
         prepare(&mut bench);
         bench.run(1_200, IDLE);
         let decision = bench.last.unwrap();
-        (
-            decision.want,
-            matches!(decision.health, Health::Degraded { .. }),
-        )
+        (decision.want, matches!(decision.health, Health::Degraded { .. }))
     };
     assert_eq!(after(|_| {}), (1, false));
     assert_eq!(after(Bench::lose), (3, true));
     assert_eq!(
         after(|bench| {
             for engine in &mut bench.seen.engines {
-                engine.reading = Reading::Missing {
-                    why: Why::NoKnownSeries,
-                };
+                engine.reading = Reading::Missing { why: Why::NoKnownSeries };
             }
         }),
         (3, true)
@@ -485,9 +401,7 @@ fn absent_stale_and_zero_are_three_things() {
 fn lost_gpu_counters_let_nothing_go_for_an_hour() {
     let mut bench = Bench::new(3);
     for minute in 0..75_u64 {
-        bench.seen.gpu = Gpu::Lost {
-            for_ms: minute * 60_000,
-        };
+        bench.seen.gpu = Gpu::Lost { for_ms: minute * 60_000 };
         bench.run(60, IDLE);
         let want = bench.last.clone().unwrap().want;
         assert_eq!(want, if minute < 60 { 3 } else { 1 }, "minute {minute}");

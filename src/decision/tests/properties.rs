@@ -48,11 +48,9 @@ fn lost(observation: &Observation, which: impl Fn(usize) -> bool, stale: bool) -
     for (index, engine) in observation.engines.iter_mut().enumerate() {
         if engine.phase == Phase::Ready && which(index) {
             engine.reading = match engine.reading {
-                Reading::Fresh { value, .. } if stale => Reading::Stale {
-                    value,
-                    age_ms: 60_000,
-                    why: Why::Timeout,
-                },
+                Reading::Fresh { value, .. } if stale => {
+                    Reading::Stale { value, age_ms: 60_000, why: Why::Timeout }
+                }
                 Reading::Fresh { .. } | Reading::Stale { .. } | Reading::Missing { .. } => {
                     Reading::Missing { why: Why::Refused }
                 }

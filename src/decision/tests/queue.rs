@@ -9,10 +9,7 @@ fn waiting_work_raises_in_the_tick_that_sees_it() {
     // 16 waiting, 8 running on each of 2: 2 + ceil(16/8) = 4.
     let decision = bench.tick(|_| Does::serving(8.0).waiting(8.0));
     assert_eq!((decision.want, decision.binding), (4, Rule::Queue));
-    assert!(
-        decision.notices.is_empty(),
-        "no count before it to compare with"
-    );
+    assert!(decision.notices.is_empty(), "no count before it to compare with");
 }
 
 #[test]
@@ -43,10 +40,7 @@ fn the_target_is_absolute_while_nothing_is_ready() {
 fn a_standing_queue_raises_with_nothing_else_readable() {
     let mut bench = Bench::new(1);
     bench.seen.engines[0].reading = Reading::Fresh {
-        value: EngineSample {
-            waiting: Some(0.0),
-            ..EngineSample::default()
-        },
+        value: EngineSample { waiting: Some(0.0), ..EngineSample::default() },
         age_ms: 0,
     };
     assert_eq!(bench.tick(|_| Does::default().waiting(5.0)).want, 2);
@@ -59,10 +53,7 @@ fn one_request_a_replica_in_a_single_sample_is_no_queue() {
     let decision =
         bench.tick(|index| Does::serving(8.0).waiting(if index == 0 { 1.0 } else { 0.0 }));
     assert_eq!(decision.want, 2);
-    assert_eq!(
-        reason(&decision, Rule::Queue),
-        Reason::Clears { waiting: 1.0 }
-    );
+    assert_eq!(reason(&decision, Rule::Queue), Reason::Clears { waiting: 1.0 });
     // It still waits at the next look.
     let decision =
         bench.tick(|index| Does::serving(8.0).waiting(if index == 0 { 1.0 } else { 0.0 }));
@@ -107,10 +98,7 @@ fn what_the_ready_replicas_work_off_in_time_is_not_ordered() {
         bench.run(5, |_| Does::serving(8.0).waiting(waiting));
     }
     let decision = bench.last.unwrap();
-    assert_eq!(
-        reason(&decision, Rule::Queue),
-        Reason::Clears { waiting: 56.0 }
-    );
+    assert_eq!(reason(&decision, Rule::Queue), Reason::Clears { waiting: 56.0 });
     assert_eq!(wanted(&decision, Rule::Queue), None);
 }
 
@@ -144,28 +132,15 @@ fn a_frozen_replica_is_neither_busy_nor_idle() {
     // Replica 2 stops: its gauges stay, its counters stand.
     let frozen = |index: usize| {
         if index == 2 {
-            Does {
-                running: 4.0,
-                waiting: 9.0,
-                ..Does::default()
-            }
+            Does { running: 4.0, waiting: 9.0, ..Does::default() }
         } else {
             Does::serving(0.0)
         }
     };
     bench.run(60, frozen);
     let decision = bench.tick(frozen);
-    assert_eq!(
-        reason(&decision, Rule::Queue),
-        Reason::StuckQueue {
-            waiting: 9.0,
-            replicas: 1
-        }
-    );
-    assert_eq!(
-        reason(&decision, Rule::Degraded),
-        Reason::InDoubt { replicas: 1 }
-    );
+    assert_eq!(reason(&decision, Rule::Queue), Reason::StuckQueue { waiting: 9.0, replicas: 1 });
+    assert_eq!(reason(&decision, Rule::Degraded), Reason::InDoubt { replicas: 1 });
     // In doubt for ten minutes, then a whole hold until anything goes.
     let wants = bench.run(1_100, frozen);
     assert!(wants.iter().all(|want| *want >= 3), "{wants:?}");
@@ -177,11 +152,7 @@ fn a_frozen_replica_is_neither_busy_nor_idle() {
 fn right_after_a_burst_stuck_gauges_are_not_idle() {
     let mut bench = Bench::new(2);
     bench.run(60, |_| Does::serving(20.0));
-    let stuck = |_| Does {
-        running: 4.0,
-        waiting: 2.0,
-        ..Does::default()
-    };
+    let stuck = |_| Does { running: 4.0, waiting: 2.0, ..Does::default() };
     let wants = bench.run(1_150, stuck);
     assert!(wants.iter().all(|want| *want >= 2), "{wants:?}");
 }
@@ -191,11 +162,7 @@ fn gauges_stuck_for_long_are_idle_and_it_is_said_once() {
     // vLLM 0.9.1 V1 after clients went away: running 4, waiting 2 for ever.
     let mut bench = Bench::new(1).spec(|spec| spec.max = 1);
     bench.run(60, |_| Does::serving(10.0));
-    let stuck = |_| Does {
-        running: 4.0,
-        waiting: 2.0,
-        ..Does::default()
-    };
+    let stuck = |_| Does { running: 4.0, waiting: 2.0, ..Does::default() };
     let mut told = 0;
     for _ in 0..300 {
         told += usize::from(bench.tick(stuck).notices.contains(&Notice::StuckQueue));
@@ -208,23 +175,11 @@ fn gauges_stuck_for_long_are_idle_and_it_is_said_once() {
 fn a_frozen_replica_is_no_capacity_for_the_queue_of_the_others() {
     let mut bench = Bench::new(4).deaf();
     let frozen = |index: usize| {
-        if index == 3 {
-            Does {
-                running: 8.0,
-                ..Does::default()
-            }
-        } else {
-            Does::serving(8.0)
-        }
+        if index == 3 { Does { running: 8.0, ..Does::default() } } else { Does::serving(8.0) }
     };
     bench.run(120, frozen);
-    let decision = bench.tick(|index| {
-        if index == 3 {
-            frozen(3)
-        } else {
-            Does::serving(8.0).waiting(4.0)
-        }
-    });
+    let decision =
+        bench.tick(|index| if index == 3 { frozen(3) } else { Does::serving(8.0).waiting(4.0) });
     // Three serve: 3 + ceil(12/8) = 5, and the dead one is in the count.
     assert_eq!(decision.want, 6);
 }
@@ -234,11 +189,7 @@ fn sleeping_replicas_are_no_capacity() {
     let mut bench = Bench::new(2).deaf();
     bench.sample(1).asleep = Some(true);
     let does = |index: usize| {
-        if index == 0 {
-            Does::serving(8.0).waiting(8.0)
-        } else {
-            Does::default()
-        }
+        if index == 0 { Does::serving(8.0).waiting(8.0) } else { Does::default() }
     };
     // One serves: 1 + ceil(8/8) = 2, and the sleeping one is in the count.
     assert_eq!(bench.tick(does).want, 3);
@@ -248,10 +199,7 @@ fn sleeping_replicas_are_no_capacity() {
 fn a_gateways_queue_counts_beyond_what_the_engines_have() {
     let mut bench = Bench::new(2).deaf();
     let queued = |queued| Wake {
-        source: Some(WakeReading::Fresh {
-            queued,
-            last_arrival_at: None,
-        }),
+        source: Some(WakeReading::Fresh { queued, last_arrival_at: None }),
         requested_at: None,
     };
     bench.seen.wake = queued(16.0);
@@ -263,10 +211,7 @@ fn a_gateways_queue_counts_beyond_what_the_engines_have() {
 #[test]
 fn kv_pressure_sets_a_size_and_not_one_more_each_tick() {
     let mut bench = Bench::new(3).deaf();
-    let pressed = |_| Does {
-        preemptions: 0.3,
-        ..Does::serving(8.0).kv(0.95)
-    };
+    let pressed = |_| Does { preemptions: 0.3, ..Does::serving(8.0).kv(0.95) };
     bench.run(5, pressed);
     for _ in 0..20 {
         // 3 · 0.95 / 0.85 = 3.35.
@@ -306,13 +251,12 @@ fn a_replica_that_leaves_takes_its_queue_with_it() {
     bench.seen.replicas.spec = Some(2);
     bench.seen.replicas.terminating = 1;
     bench.seen.engines[2].phase = Phase::Terminating;
-    let decision = bench.tick(|index| {
-        if index == 2 {
-            Does::serving(8.0).waiting(30.0)
-        } else {
-            Does::serving(8.0)
-        }
-    });
+    let decision =
+        bench.tick(
+            |index| {
+                if index == 2 { Does::serving(8.0).waiting(30.0) } else { Does::serving(8.0) }
+            },
+        );
     assert_eq!(decision.inputs.waiting, Some(0.0));
     assert_eq!(decision.want, 2);
 }
@@ -323,13 +267,7 @@ fn a_restarted_engine_gives_no_rate() {
     bench.run(30, |_| Does::serving(8.0));
     *bench.sample(0) = super::build::idle_sample();
     bench.run(5, |_| Does::serving(8.0));
-    assert!(
-        !bench
-            .state
-            .window
-            .means(60_000)
-            .is_some_and(|means| means.generated > 200.0)
-    );
+    assert!(!bench.state.window.means(60_000).is_some_and(|means| means.generated > 200.0));
     let decision = bench.tick(|_| Does::serving(8.0));
     assert_eq!(decision.want, 1);
 }
@@ -369,11 +307,7 @@ fn a_silent_replica_is_told_by_its_cause() {
     let decision = bench.tick(|_| Does::serving(8.0));
     assert_eq!(
         reason(&decision, Rule::Degraded),
-        Reason::Held {
-            why: Why::Refused,
-            answered: 1,
-            expected: 2
-        }
+        Reason::Held { why: Why::Refused, answered: 1, expected: 2 }
     );
 }
 

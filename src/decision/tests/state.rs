@@ -11,11 +11,7 @@ fn the_state_of_one_replica_fits_into_three_kilobytes() {
         fleet.run(60.0, f64::from(step % 7) * 0.1 / REQUEST_S);
     }
     // Histories on the heap: 13 slots of 48 B, 32 growth samples of 4 B, 2 · 32 needs of 16 B.
-    assert!(
-        size_of::<State>() + 13 * 48 + 32 * 4 + 64 * 16 < 4_500,
-        "{}",
-        size_of::<State>()
-    );
+    assert!(size_of::<State>() + 13 * 48 + 32 * 4 + 64 * 16 < 4_500, "{}", size_of::<State>());
     let text = serde_json::to_string(&fleet.state).unwrap();
     assert!(text.len() < 8_192, "{}", text.len());
     assert_eq!(serde_json::from_str::<State>(&text).unwrap(), fleet.state);

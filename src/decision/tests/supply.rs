@@ -27,9 +27,7 @@ fn f07_a_hold_is_based_on_the_wanted_count_not_on_what_is_ready() {
 
 #[test]
 fn shadow_mode_trusts_no_own_orders() {
-    let mut bench = Bench::new(2)
-        .deaf()
-        .spec(|spec| spec.mode = crate::decision::Mode::Shadow);
+    let mut bench = Bench::new(2).deaf().spec(|spec| spec.mode = crate::decision::Mode::Shadow);
     assert_eq!(bench.tick(QUEUE).want, 4);
     assert_eq!(bench.tick(CALM).want, 2);
 }
@@ -44,10 +42,7 @@ fn replicas_that_cannot_be_placed_stop_further_orders() {
     assert_eq!(decision.notices, [Notice::CapacityExhausted]);
     assert_eq!(
         reason(&decision, Rule::Max),
-        Reason::CapacityExhausted {
-            unschedulable: 2,
-            crash_looping: 0
-        }
+        Reason::CapacityExhausted { unschedulable: 2, crash_looping: 0 }
     );
     // Once they are placed, the queue is heard again.
     bench.seen.replicas.unschedulable = 0;
@@ -68,10 +63,7 @@ fn a_start_that_takes_more_than_twice_its_time_is_replaced_once() {
     bench.seen.replicas.spec = Some(4);
     bench.seen.replicas.starting = 2;
     // 16 waiting, 8 running on each, none finishing: 4 wanted, all of them ordered.
-    let queue = |_| Does {
-        finished: 0.0,
-        ..QUEUE(0)
-    };
+    let queue = |_| Does { finished: 0.0, ..QUEUE(0) };
     let wants = bench.run(360, queue);
     assert!(wants.iter().all(|want| *want == 4), "{wants:?}");
     // After 2 · 180 s the two are not expected any more: two others, and not two more each tick.
@@ -143,16 +135,12 @@ fn a_source_that_cannot_be_read_faster_is_not() {
 
 #[test]
 fn an_in_flight_target_overrides_what_is_learned() {
-    let mut bench = Bench::new(2)
-        .deaf()
-        .spec(|spec| spec.target_in_flight = Some(4.0));
+    let mut bench = Bench::new(2).deaf().spec(|spec| spec.target_in_flight = Some(4.0));
     // 16 waiting and 8 running: 24/4.
     let decision = bench.tick(|_| Does::serving(4.0).waiting(8.0));
     assert_eq!(wanted(&decision, Rule::Queue), Some(6));
     // Nothing waits, 24 run: the level asks, once a minute has been seen.
-    let mut bench = Bench::new(2)
-        .deaf()
-        .spec(|spec| spec.target_in_flight = Some(4.0));
+    let mut bench = Bench::new(2).deaf().spec(|spec| spec.target_in_flight = Some(4.0));
     bench.run(60, |_| Does::serving(12.0));
     let decision = bench.tick(|_| Does::serving(12.0));
     assert_eq!(wanted(&decision, Rule::Demand), Some(6));

@@ -19,19 +19,13 @@ fn sleeper(n: u32) -> Bench {
 
 fn quiet(bench: &mut Bench) {
     bench.seen.wake = Wake {
-        source: Some(WakeReading::Fresh {
-            queued: 0.0,
-            last_arrival_at: None,
-        }),
+        source: Some(WakeReading::Fresh { queued: 0.0, last_arrival_at: None }),
         requested_at: None,
     };
 }
 
 fn queued(bench: &mut Bench, queued: f64) {
-    bench.seen.wake.source = Some(WakeReading::Fresh {
-        queued,
-        last_arrival_at: None,
-    });
+    bench.seen.wake.source = Some(WakeReading::Fresh { queued, last_arrival_at: None });
 }
 
 fn asleep() -> Bench {
@@ -69,10 +63,7 @@ fn without_a_wake_source_zero_never_comes_and_it_is_said_once() {
         told += usize::from(decision.notices.contains(&Notice::NoWakeSource));
     }
     assert_eq!(told, 1);
-    assert_eq!(
-        reason(&bench.last.unwrap(), Rule::Zero),
-        Reason::NoWakeSource
-    );
+    assert_eq!(reason(&bench.last.unwrap(), Rule::Zero), Reason::NoWakeSource);
 }
 
 #[test]
@@ -93,18 +84,11 @@ fn zero_waits_for_its_own_time() {
 #[test]
 fn a_wake_source_that_cannot_be_read_allows_no_zero() {
     let mut bench = sleeper(1);
-    bench.seen.wake.source = Some(WakeReading::Unknown {
-        why: Why::Unauthorized,
-    });
+    bench.seen.wake.source = Some(WakeReading::Unknown { why: Why::Unauthorized });
     bench.run(5_000, IDLE);
     let decision = bench.last.clone().unwrap();
     answers(&decision, 1);
-    assert_eq!(
-        reason(&decision, Rule::Zero),
-        Reason::WakeUnknown {
-            why: Why::Unauthorized
-        }
-    );
+    assert_eq!(reason(&decision, Rule::Zero), Reason::WakeUnknown { why: Why::Unauthorized });
 }
 
 #[test]
@@ -131,10 +115,8 @@ fn arrivals_at_the_gateway_allow_no_zero() {
     for _ in 0..3 {
         bench.run(3_000, IDLE);
         let now = bench.now.plus_millis(5_000);
-        bench.seen.wake.source = Some(WakeReading::Fresh {
-            queued: 0.0,
-            last_arrival_at: Some(now),
-        });
+        bench.seen.wake.source =
+            Some(WakeReading::Fresh { queued: 0.0, last_arrival_at: Some(now) });
         assert_eq!(bench.tick(IDLE).want, 1);
     }
 }
@@ -189,11 +171,7 @@ fn a_wake_tells_how_long_it_will_take() {
     assert_eq!(decision.next.wake_eta_ms, Some(175_000));
     assert_eq!(
         reason(&decision, Rule::Wake),
-        Reason::Woken {
-            queued: 1.0,
-            for_ms: 5_000,
-            expected_ms: 180_000
-        }
+        Reason::Woken { queued: 1.0, for_ms: 5_000, expected_ms: 180_000 }
     );
 }
 
@@ -201,10 +179,8 @@ fn a_wake_tells_how_long_it_will_take() {
 fn a_wake_stands_for_a_cold_start_and_a_hold_and_then_ends() {
     let mut bench = asleep().deaf();
     bench.now = bench.now.plus_millis(60_000);
-    bench.seen.wake.source = Some(WakeReading::Fresh {
-        queued: 0.0,
-        last_arrival_at: Some(bench.now),
-    });
+    bench.seen.wake.source =
+        Some(WakeReading::Fresh { queued: 0.0, last_arrival_at: Some(bench.now) });
     // 180 s and 600 s.
     let wants = bench.run(780, IDLE);
     assert!(wants.iter().all(|want| *want == 1), "{wants:?}");
@@ -219,10 +195,8 @@ fn what_came_before_the_sleep_wakes_nobody() {
         spec.zero_after = ZeroAfter::After { millis: 300_000 };
     });
     bench.run(900, |_| Does::serving(1.0));
-    bench.seen.wake.source = Some(WakeReading::Fresh {
-        queued: 0.0,
-        last_arrival_at: Some(bench.now),
-    });
+    bench.seen.wake.source =
+        Some(WakeReading::Fresh { queued: 0.0, last_arrival_at: Some(bench.now) });
     bench.run(320, IDLE);
     answers(&bench.last.clone().unwrap(), 0);
     answers(&bench.tick(IDLE), 0);
@@ -243,13 +217,7 @@ fn a_restart_at_zero_wakes_nobody() {
 fn an_unreadable_wake_source_at_zero_is_no_demand_and_no_error() {
     let mut bench = asleep();
     bench.seen.wake.source = Some(WakeReading::Unknown { why: Why::Timeout });
-    assert_eq!(
-        bench.tick(IDLE).answer,
-        Answer::Value {
-            want: 0,
-            active: false
-        }
-    );
+    assert_eq!(bench.tick(IDLE).answer, Answer::Value { want: 0, active: false });
 }
 
 #[test]
@@ -281,10 +249,7 @@ fn short_gaps_in_the_workloads_own_history_keep_it_awake() {
     answers(&decision, 1);
     assert!(matches!(
         reason(&decision, Rule::Zero),
-        Reason::GapsTooShort {
-            needed_ms: 1_800_000,
-            ..
-        }
+        Reason::GapsTooShort { needed_ms: 1_800_000, .. }
     ));
     // Longer than every gap so far: nothing speaks for staying awake.
     bench.run(200, IDLE);
