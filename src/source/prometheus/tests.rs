@@ -15,7 +15,7 @@ fn config(url: &str) -> PrometheusConfig {
         url: url.to_owned(),
         bearer_token_file: None,
         ca_file: None,
-        timeout_ms: 400,
+        timeout_ms: 2_000,
         matchers: BTreeMap::new(),
     }
 }
@@ -50,7 +50,7 @@ async fn a_query_is_posted_as_a_form_below_the_servers_prefix() {
         let (head, body) = request.split_once("\r\n\r\n").unwrap();
         assert!(head.starts_with("POST /prom/api/v1/query HTTP/1.1\r\n"), "{head}");
         assert!(!head.to_ascii_lowercase().contains("authorization"), "{head}");
-        assert_eq!(body, "query=%7Bnamespace%3D%22team-a%22%7D&timeout=400ms");
+        assert_eq!(body, "query=%7Bnamespace%3D%22team-a%22%7D&timeout=2000ms");
     }
 }
 

@@ -13,7 +13,7 @@ use crate::source::tests::{Act, Server, answer, everything_said, ok, tls_file, t
 const PAGE: &str = "vllm:num_requests_waiting{engine=\"0\"} 3.0\n";
 
 fn options() -> Options {
-    Options { timeout_ms: 400, max_body_bytes: 64 * 1024, ..Options::default() }
+    Options { timeout_ms: 2_000, max_body_bytes: 64 * 1024, ..Options::default() }
 }
 
 fn target(url: &str) -> Target {
@@ -146,7 +146,7 @@ async fn slow_answers_of_every_kind_end_at_the_deadline() {
     ] {
         let started = Instant::now();
         let error = read_from(act.clone()).await.unwrap_err();
-        assert!(matches!(error, Error::Timeout { deadline_ms: 400 }), "{act:?}: {error:?}");
+        assert!(matches!(error, Error::Timeout { deadline_ms: 2_000 }), "{act:?}: {error:?}");
         assert!(started.elapsed() < Duration::from_secs(10), "{act:?}");
     }
 }
@@ -234,10 +234,10 @@ async fn the_sink_can_break_off_with_a_value() {
 
 #[tokio::test]
 async fn scrapes_at_once_are_bounded_and_waiting_for_a_turn_costs_no_deadline() {
-    let server = Server::start(Act::Late(Duration::from_millis(150), ok("text/plain", PAGE))).await;
+    let server = Server::start(Act::Late(Duration::from_millis(700), ok("text/plain", PAGE))).await;
     let scraper = Scraper::new(Options { max_concurrent: 2, ..options() }).unwrap();
     let url = server.url();
-    // Four rounds of 150 ms: the last waits for longer than the deadline of 400 ms.
+    // Four rounds of 700 ms: the last waits for longer than the deadline of 2 s.
     let answers = join_all((0..8).map(|_| read(&scraper, &url))).await;
     assert!(answers.iter().all(Result::is_ok), "{answers:?}");
     assert_eq!(server.most_pausing(), 2);
