@@ -42,7 +42,7 @@ async fn start(prometheus: &Upstream, pods: Vec<Member>) -> Scaler {
 async fn counted(series: Vec<Series>, pods: Vec<Member>) -> Option<f64> {
     let prometheus = Upstream::start(Act::Series(series)).await;
     let scaler = start(&prometheus, pods).await;
-    scaler.decided("llm", |_| true).await.inputs.waiting
+    scaler.decided("llm", |decision| decision.inputs.waiting.is_some()).await.inputs.waiting
 }
 
 async fn gone() {
@@ -74,8 +74,9 @@ async fn newest() {
     ];
     let prometheus = Upstream::start(Act::Series(series)).await;
     let scaler = start(&prometheus, vec![pod("a", None), pod("b", None)]).await;
-    assert_eq!(scaler.decided("llm", |_| true).await.inputs.waiting, Some(12.0));
-    let seen = scaler.observed("llm", |_| true).await;
+    let decision = scaler.decided("llm", |decision| decision.inputs.waiting.is_some()).await;
+    assert_eq!(decision.inputs.waiting, Some(12.0));
+    let seen = scaler.observed("llm", |seen| seen.engines[0].reading.fresh().is_some()).await;
     assert!(matches!(seen.engines[1].reading, Reading::Stale { .. }), "{:?}", seen.engines[1]);
 }
 
@@ -83,12 +84,8 @@ async fn refused() {
     let prometheus = Upstream::start(Act::Refuse).await;
     let pods = ["a", "b", "c"].map(|name| pod(name, None)).to_vec();
     let scaler = start(&prometheus, pods).await;
-    let decision = scaler.decided("llm", |_| true).await;
-    assert!(
-        matches!(decision.health, Health::Degraded { why: Why::Unauthorized, answered: 0, .. }),
-        "{:?}",
-        decision.health
-    );
+    let told = |health| matches!(health, Health::Degraded { why: Why::Unauthorized, .. });
+    let decision = scaler.decided("llm", |decision| told(decision.health)).await;
     assert_eq!(decision.answer, Answer::Value { want: 3, active: true });
     assert_eq!(decision.inputs.waiting, None);
     assert!(Why::Unauthorized.sentence().contains("401"));
