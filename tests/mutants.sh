@@ -10,7 +10,7 @@ SHARD=${1:-0/8}
 OUT=target/mutants/${SHARD/\//-}
 FIXTURES=${GHOSTSCALER_FIXTURES:-$PWD/../shared/fixtures}
 rm -rf "$OUT"; mkdir -p "$OUT/core/src"
-cp -r src/decision src/decision.rs "$OUT/core/src/"
+cp -r src/decision src/decision.rs src/duration.rs "$OUT/core/src/"
 cp Cargo.lock "$OUT/core/"
 dependency() { grep -E "^$1 = " Cargo.toml | head -1; }
 {
@@ -19,5 +19,5 @@ dependency() { grep -E "^$1 = " Cargo.toml | head -1; }
   printf '\n[dev-dependencies]\n'; for name in proptest serde_json; do dependency $name; done
   printf '\n[profile.dev]\nopt-level = 1\ndebug = false\n'
 } >"$OUT/core/Cargo.toml"
-printf '//! The decision core, alone.\n\npub mod decision;\n' >"$OUT/core/src/lib.rs"
+printf '//! The decision core, alone.\n\npub mod decision;\npub mod duration;\n' >"$OUT/core/src/lib.rs"
 GHOSTSCALER_FIXTURES=$FIXTURES exec cargo mutants --dir "$OUT/core" --output "$OUT" --shard "$SHARD" --jobs 2 --timeout 120
