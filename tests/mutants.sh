@@ -2,7 +2,7 @@
 # Mutation testing of the decision core with the core's own tests: tests/mutants.sh [SHARD/OF]
 #
 # The core is pure and stands on nothing else of the crate, so it is copied into a crate of its own,
-# which builds in seconds; a shard of eight takes less than an hour on two cores. Needs cargo-mutants
+# which builds in seconds. How long a shard takes has not been measured yet. Needs cargo-mutants
 # (cargo install cargo-mutants). Results: target/mutants/SHARD-OF/mutants.out.
 set -euo pipefail
 cd "$(dirname "$0")/.."
