@@ -76,8 +76,9 @@
 
 pub mod clock;
 pub mod decision;
-pub mod duration;
 pub mod inventory;
+
+pub use loadgen::duration;
 
 /// KEDA's contract, generated from `proto/externalscaler.proto`.
 #[allow(

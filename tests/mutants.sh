@@ -10,7 +10,7 @@ SHARD=${1:-0/8}
 OUT=target/mutants/${SHARD/\//-}
 FIXTURES=${GHOSTSCALER_FIXTURES:-$PWD/../shared/fixtures}
 rm -rf "$OUT"; mkdir -p "$OUT/core/src"
-cp -r src/decision src/decision.rs src/duration.rs "$OUT/core/src/"
+cp -r src/decision src/decision.rs loadgen/src/duration.rs "$OUT/core/src/"
 cp Cargo.lock "$OUT/core/"
 dependency() { grep -E "^$1 = " Cargo.toml | head -1; }
 {

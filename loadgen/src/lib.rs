@@ -72,5 +72,8 @@
 //!   preempted request finds of itself.
 //! - Noise: two equal steps take equally long. Only cold starts are drawn at random.
 
+pub mod args;
 pub mod calibration;
+pub mod duration;
 pub mod engine;
+pub mod profiles;

@@ -171,14 +171,20 @@ impl Profile {
         PRESETS.iter().map(|&(name, _)| name)
     }
 
+    /// The file behind a preset, comments and all.
+    #[must_use]
+    pub fn preset_text(name: &str) -> Option<&'static str> {
+        PRESETS.iter().find(|&&(known, _)| known == name).map(|&(_, text)| text)
+    }
+
     /// The preset of that name, or else the profile in the file of that name.
     ///
     /// # Errors
     ///
     /// When it is neither, or the file is no profile.
     pub fn load(name_or_path: &str) -> Result<Profile, Error> {
-        if let Some((name, text)) = PRESETS.iter().find(|&&(name, _)| name == name_or_path) {
-            return Profile::parse(name, text);
+        if let Some(text) = Profile::preset_text(name_or_path) {
+            return Profile::parse(name_or_path, text);
         }
         let is_path = name_or_path.contains(['/', '.']);
         match std::fs::read_to_string(name_or_path) {
