@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::profiles;
+use crate::{profiles, server};
 
 /// LLM serving engines without GPUs, and the load that is put on them.
 #[derive(Debug, Parser)]
@@ -21,6 +21,14 @@ pub struct Args {
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Simulate serving engines behind real sockets: the OpenAI API, vLLM's metrics, and faults on
+    /// command.
+    ///
+    /// Answers as soon as it has started, until SIGTERM, which it takes as the real server does.
+    /// Prompts count one token for each four bytes of text begun, or exactly as a list of token
+    /// ids. An output is as long as `max_tokens` with `ignore_eos`, else as long as chance says,
+    /// 256 tokens in the mean, within `min_tokens` and `max_tokens`.
+    Engine(Box<server::Args>),
     /// List the engine profiles that come with the program, or print one as a file to start from.
     Profiles(profiles::Args),
 }
@@ -31,6 +39,7 @@ impl Args {
     #[must_use]
     pub fn run(self) -> ExitCode {
         let result = match self.command {
+            Command::Engine(args) => args.run().map(|()| 0),
             Command::Profiles(args) => args.run(&mut std::io::stdout().lock()).map(|()| 0),
         };
         match result {

@@ -5,9 +5,11 @@
 //! - [`engine`]: the simulator's core. [`engine::Engine`] batches, chunks, caches, preempts and
 //!   counts as vLLM does; [`engine::Replica`] adds the life around it, from the pod's creation to
 //!   SIGTERM; [`engine::Profile`] says which model on which GPU, as a data file.
+//! - [`exposition`]: what an engine's `/metrics` looks like, by server and version; pure.
+//! - [`server`]: the engines behind real sockets, moved by the wall clock: `loadgen engine`.
 //! - [`calibration`]: published measurements, and the same loads put on a profile.
 //!
-//! Everything is pure and in simulated time: a server with sockets moves it by the wall clock, a
+//! Engines and pages are pure and in simulated time: the server moves them by the wall clock, a
 //! simulation by its events. The same calls give the same events to the picosecond.
 //!
 //! ```
@@ -76,4 +78,6 @@ pub mod args;
 pub mod calibration;
 pub mod duration;
 pub mod engine;
+pub mod exposition;
 pub mod profiles;
+pub mod server;

@@ -1,4 +1,7 @@
-//! What the simulated engines must reproduce: published tables and the laws of queues.
+//! What the simulated engines must reproduce: published tables, the laws of queues, captured
+//! pages, and the real server's answers on the wire.
 
+mod golden;
 mod published;
 mod queueing;
+mod server;

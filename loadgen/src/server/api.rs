@@ -1,0 +1,224 @@
+//! The paths of a server: OpenAI's, vLLM's own, and one for faults on command.
+//!
+//! Must not know sockets.
+//!
+//! `/_loadgen/pathology` is the only path that a real server does not have: GET lists the faults
+//! in force or to come, POST orders those in the body, one a line as for `--pathology`, and DELETE
+//! calls all of them off.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, Query, Request, State};
+use axum::http::header::{AUTHORIZATION, CONTENT_TYPE};
+use axum::http::{HeaderMap, StatusCode};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Extension, Json, Router};
+use serde::Deserialize;
+use serde_json::json;
+use tokio::time::sleep;
+
+use super::answer::{self, Answer, Form};
+use super::backend::Backend;
+use super::error::{ApiError, detail};
+use super::exchange::{self, Counting};
+use super::pathology::Order;
+use super::wanted::{self, Read};
+use crate::engine::{Condition, SleepLevel};
+
+/// Where faults are ordered.
+pub(super) const PATHOLOGY: &str = "/_loadgen/pathology";
+
+/// Largest body: some two million token ids.
+const MAX_BODY_BYTES: usize = 16 << 20;
+
+/// The paths of one server.
+pub(super) fn router(backend: Arc<Backend>, api_key: Option<Arc<str>>) -> Router {
+    let openai = Router::new()
+        .route("/v1/models", get(models))
+        .route("/v1/completions", post(completions))
+        .route("/v1/chat/completions", post(chat_completions))
+        .layer(middleware::from_fn(move |headers: HeaderMap, request: Request, next: Next| {
+            authorize(api_key.clone(), headers, request, next)
+        }));
+    Router::new()
+        .merge(openai)
+        .route("/health", get(|| async {}))
+        .route("/ping", get(|| async {}).post(|| async {}))
+        .route("/load", get(load))
+        .route("/version", get(version))
+        .route("/metrics", get(metrics))
+        .route("/metrics/", get(metrics))
+        .route("/sleep", post(fall_asleep))
+        .route("/wake_up", post(wake_up))
+        .route("/is_sleeping", get(is_sleeping))
+        .route(PATHOLOGY, get(faults).post(order).delete(call_off))
+        .fallback(|| async { detail(StatusCode::NOT_FOUND, "Not Found") })
+        .method_not_allowed_fallback(|| async {
+            detail(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed")
+        })
+        .layer(middleware::from_fn_with_state(Arc::clone(&backend), exchange::count))
+        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+        .with_state(backend)
+}
+
+async fn authorize(
+    api_key: Option<Arc<str>>,
+    headers: HeaderMap,
+    request: Request,
+    next: Next,
+) -> Response {
+    let given = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let is_right = |key: &str| given.and_then(|text| text.strip_prefix("Bearer ")) == Some(key);
+    match api_key {
+        Some(key) if !is_right(&key) => {
+            (StatusCode::UNAUTHORIZED, Json(json!({"error": "Unauthorized"}))).into_response()
+        }
+        Some(_) | None => next.run(request).await,
+    }
+}
+
+async fn completions(
+    State(backend): State<Arc<Backend>>,
+    Extension(counting): Extension<Arc<Counting>>,
+    body: Bytes,
+) -> Result<Response, ApiError> {
+    let settings = &backend.settings;
+    let read = wanted::completion(&body, &settings.profile, &settings.model_name)?;
+    serve(&backend, counting, read, Form::Completion).await
+}
+
+async fn chat_completions(
+    State(backend): State<Arc<Backend>>,
+    Extension(counting): Extension<Arc<Counting>>,
+    body: Bytes,
+) -> Result<Response, ApiError> {
+    let settings = &backend.settings;
+    let read = wanted::chat(&body, &settings.profile, &settings.model_name)?;
+    serve(&backend, counting, read, Form::Chat).await
+}
+
+async fn serve(
+    backend: &Arc<Backend>,
+    counting: Arc<Counting>,
+    Read { wanted, includes_usage }: Read,
+    form: Form,
+) -> Result<Response, ApiError> {
+    let (streams, prompt_tokens) = (wanted.streams, wanted.prompt_tokens);
+    let ticket = match backend.submit(wanted).map_err(ApiError::from) {
+        Ok(ticket) => ticket,
+        // The real server finds out when it has begun to answer.
+        Err(error) if streams && error.is_busy() => return Ok(answer::events(error.event())),
+        Err(error) => return Err(error),
+    };
+    let answer = Answer {
+        form,
+        id: format!("{}-{:032x}", form.id_prefix(), ticket.id),
+        created_unix_s: unix_seconds(backend),
+        model: json!(backend.settings.model_name).to_string(),
+        fingerprint: format!("vllm-{}", backend.settings.dialect.version),
+        prompt_tokens,
+        includes_usage,
+    };
+    if streams { Ok(answer.stream(ticket, counting)) } else { answer.whole(ticket).await }
+}
+
+async fn models(State(backend): State<Arc<Backend>>) -> Response {
+    let (name, created) = (&backend.settings.model_name, unix_seconds(&backend));
+    let model = json!({
+        "id": name,
+        "object": "model",
+        "created": created,
+        "owned_by": "vllm",
+        "root": name,
+        "parent": null,
+        "max_model_len": backend.settings.profile.limits.max_model_tokens,
+        "permission": [],
+    });
+    Json(json!({"object": "list", "data": [model]})).into_response()
+}
+
+async fn load(State(backend): State<Arc<Backend>>) -> Response {
+    Json(json!({"server_load": backend.load()})).into_response()
+}
+
+async fn version(State(backend): State<Arc<Backend>>) -> Response {
+    Json(json!({"version": backend.settings.dialect.version})).into_response()
+}
+
+async fn metrics(State(backend): State<Arc<Backend>>) -> Response {
+    match backend.scrape_ms() {
+        0 => {}
+        slow_ms => sleep(Duration::from_millis(slow_ms)).await,
+    }
+    ([(CONTENT_TYPE, backend.settings.dialect.content_type)], backend.page()).into_response()
+}
+
+#[derive(Debug, Deserialize)]
+struct Sleep {
+    level: Option<u8>,
+}
+
+async fn fall_asleep(
+    State(backend): State<Arc<Backend>>,
+    Query(Sleep { level }): Query<Sleep>,
+) -> Result<(), ApiError> {
+    let level = match level {
+        Some(0) => SleepLevel::Paused,
+        None | Some(1) => SleepLevel::Offloaded,
+        Some(2) => SleepLevel::Discarded,
+        Some(other) => {
+            let message = format!("level is {other}: expected 0, 1 or 2");
+            return Err(ApiError::bad_request(message));
+        }
+    };
+    backend.sleep(level);
+    Ok(())
+}
+
+/// Answers when the engine is awake.
+async fn wake_up(State(backend): State<Arc<Backend>>) {
+    let mut life = backend.life();
+    backend.wake();
+    // The sender is in the backend.
+    let _awake = life.wait_for(|life| !is_asleep(life.condition)).await;
+}
+
+async fn is_sleeping(State(backend): State<Arc<Backend>>) -> Response {
+    let asleep = is_asleep(backend.life().borrow().condition);
+    Json(json!({"is_sleeping": asleep})).into_response()
+}
+
+async fn faults(State(backend): State<Arc<Backend>>) -> String {
+    backend.faults()
+}
+
+async fn order(State(backend): State<Arc<Backend>>, body: String) -> Result<String, ApiError> {
+    let orders: Result<Vec<Order>, _> = body.split_whitespace().map(str::parse).collect();
+    for order in orders.map_err(|error| ApiError::bad_request(error.to_string()))? {
+        backend.order(order);
+    }
+    Ok(backend.faults())
+}
+
+async fn call_off(State(backend): State<Arc<Backend>>) {
+    backend.call_off();
+}
+
+fn is_asleep(condition: Condition) -> bool {
+    match condition {
+        Condition::Asleep(_) | Condition::Waking(_) => true,
+        Condition::Starting(_)
+        | Condition::Ready
+        | Condition::Draining
+        | Condition::Exiting
+        | Condition::Gone => false,
+    }
+}
+
+fn unix_seconds(backend: &Backend) -> u64 {
+    Duration::try_from_secs_f64(backend.clock.unix_now_s()).unwrap_or_default().as_secs()
+}

@@ -1,0 +1,387 @@
+//! Rendered pages beside those captured from real servers, family by family.
+//!
+//! Names, order, help, types, label sets and buckets must be equal; so must every value that does
+//! not depend on how fast the machine was. The pages lie outside the repository: a test whose page
+//! is absent says so and passes.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use loadgen::engine::{Profile, Replica, ReplicaEvent, Request, Time, Watch};
+use loadgen::exposition::{Dialect, Exchange, Http, Rank, Server, render};
+
+/// Length of the outputs of the captured loads, by page.
+const OUTPUT: u32 = 200;
+const DP_OUTPUT: u32 = 600;
+
+/// Families whose values depend on time; of a histogram the count does not.
+const TIMED: [&str; 16] = [
+    "vllm:time_to_first_token_seconds",
+    "vllm:inter_token_latency_seconds",
+    "vllm:time_per_output_token_seconds",
+    "vllm:request_time_per_output_token_seconds",
+    "vllm:e2e_request_latency_seconds",
+    "vllm:request_queue_time_seconds",
+    "vllm:request_inference_time_seconds",
+    "vllm:request_prefill_time_seconds",
+    "vllm:request_decode_time_seconds",
+    "vllm:iteration_tokens_total",
+    "vllm:lora_requests_info",
+    "vllm:cache_config_info",
+    "http_request_size_bytes",
+    "http_response_size_bytes",
+    "http_request_duration_seconds",
+    "http_request_duration_highr_seconds",
+];
+
+/// How much of a page is compared.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Values {
+    /// All but those of [`TIMED`] families.
+    All,
+    /// These families, besides the structure.
+    Of(&'static [&'static str]),
+}
+
+/// Gauges and counters that a load at a known point settles.
+const QUEUE: Values = Values::Of(&[
+    "vllm:num_requests_running",
+    "vllm:num_requests_waiting",
+    "vllm:num_requests_waiting_by_reason",
+    "vllm:kv_cache_usage_perc",
+    "vllm:prompt_tokens_total",
+    "vllm:num_preemptions_total",
+    "vllm:request_success_total",
+    "vllm:request_prompt_tokens",
+    "vllm:request_generation_tokens",
+    "vllm:request_params_n",
+]);
+
+#[derive(Debug, PartialEq, Eq)]
+struct Family {
+    name: String,
+    help: String,
+    kind: String,
+    samples: Vec<(String, String)>,
+}
+
+fn families(page: &str) -> Vec<Family> {
+    let mut families: Vec<Family> = Vec::new();
+    for line in page.lines() {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            let (name, help) = rest.split_once(' ').unwrap();
+            let (name, help) = (name.to_owned(), help.to_owned());
+            families.push(Family { name, help, kind: String::new(), samples: Vec::new() });
+        } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let family = families.last_mut().unwrap();
+            let (name, kind) = rest.split_once(' ').unwrap();
+            assert_eq!(name, family.name);
+            kind.clone_into(&mut family.kind);
+        } else {
+            let (series, value) = line.rsplit_once(' ').unwrap();
+            families.last_mut().unwrap().samples.push((series.to_owned(), value.to_owned()));
+        }
+    }
+    families
+}
+
+fn captured(name: &str) -> Option<String> {
+    let path = fixtures().join(name);
+    match std::fs::read_to_string(&path) {
+        Ok(page) => Some(page),
+        Err(error) => {
+            println!("skipped: {} cannot be read ({error})", path.display());
+            None
+        }
+    }
+}
+
+fn fixtures() -> PathBuf {
+    #[expect(clippy::disallowed_methods, reason = "a test has no flags to read the path from")]
+    let root = std::env::var("GHOSTSCALER_FIXTURES").map_or_else(
+        |_unset| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared/fixtures"),
+        PathBuf::from,
+    );
+    root.join("vllm")
+}
+
+/// The captured server: a tiny model on a CPU, four requests at once.
+fn server(change: impl FnOnce(&mut Profile)) -> Replica {
+    let mut profile = Profile::load("tiny-cpu").unwrap();
+    profile.limits.max_num_seqs = 4;
+    profile.kv.blocks = 8_192;
+    change(&mut profile);
+    Replica::warm(Arc::new(profile))
+}
+
+/// The `i`-th prompt of the captured loads is a number and twenty times the same two words.
+fn submit(replica: &mut Replica, count: u64, output: u32, now: Time) {
+    for id in 0..count {
+        let prompt_tokens = if (11..29).contains(&id) { 43 } else { 42 };
+        replica.submit(Request::new(id, prompt_tokens, output), now).unwrap();
+    }
+}
+
+fn run_until(replica: &mut Replica, reached: impl Fn(&Replica) -> bool) {
+    while !reached(replica) {
+        let next = replica.next_event().expect("the load gets there");
+        replica.advance(next, Watch::FirstToken, &mut |_: ReplicaEvent| {});
+    }
+}
+
+fn run_to_end(replica: &mut Replica) {
+    replica.advance(Time::MAX, Watch::FirstToken, &mut |_: ReplicaEvent| {});
+}
+
+/// After one request and, while thirty more are served, when 12 prompts have been computed.
+fn queued(warm_up: bool) -> Replica {
+    let mut replica = server(|_| {});
+    if warm_up {
+        replica.submit(Request::new(99, 2, OUTPUT), Time::ZERO).unwrap();
+        run_to_end(&mut replica);
+    }
+    let now = replica.engine().last_step_end();
+    submit(&mut replica, 30, OUTPUT, now);
+    let finished = 8 + u64::from(warm_up);
+    run_until(&mut replica, |replica| {
+        let metrics = replica.engine().metrics();
+        // So far into their outputs that each of the running holds a second block.
+        metrics.finished_length == finished && metrics.generation_tokens > finished * 200 + 4 * 100
+    });
+    replica
+}
+
+fn after(warm_up: bool) -> Replica {
+    let mut replica = queued(warm_up);
+    run_to_end(&mut replica);
+    replica
+}
+
+/// Exchanges as the page says that they have been.
+fn http_of(page: &str) -> Http {
+    const HANDLERS: [&str; 3] = ["/v1/models", "/v1/completions", "/v1/chat/completions"];
+    let mut http = Http::new(0.0);
+    for family in families(page) {
+        if family.name != "http_requests_total" {
+            continue;
+        }
+        for (series, count) in family.samples {
+            let exchange = Exchange {
+                handler: HANDLERS
+                    .into_iter()
+                    .find(|h| series.contains(&format!("\"{h}\"")))
+                    .unwrap(),
+                method: if series.contains("GET") { "GET" } else { "POST" },
+                status: if series.contains("2xx") { 200 } else { 503 },
+                request_bytes: 0,
+                response_bytes: 0,
+                duration_s: 0.0,
+                ended_unix_s: 0.0,
+            };
+            for _ in 0..count.parse::<f64>().unwrap() as usize {
+                http.record(&exchange);
+            }
+        }
+    }
+    http
+}
+
+/// Compares the page of these replicas with a captured one.
+fn check(
+    fixture: &str,
+    dialect: &Dialect,
+    replicas: &[Replica],
+    values: Values,
+    change: impl FnOnce(&mut Server<'_>),
+) {
+    let Some(captured) = captured(fixture) else {
+        return;
+    };
+    let http = http_of(&captured);
+    let ranks: Vec<Rank<'_>> = replicas.iter().map(Rank::of).collect();
+    let mut server = Server::new("tiny-llama", &ranks, &http);
+    change(&mut server);
+    let mut page = String::new();
+    render(dialect, &server, &mut page);
+    let (mut expected, mut found) = (families(&captured), families(&page));
+    if !captured.contains("# HELP python_info") {
+        // In multiprocess mode the order of the types, and of HTTP rows, is that in which files
+        // happened to be read; within a type it is that of the code.
+        for page in [&mut expected, &mut found] {
+            page.sort_by_key(|family| {
+                let is_http = family.name.starts_with("http_");
+                (is_http, if is_http { family.name.clone() } else { family.kind.clone() })
+            });
+            page.iter_mut().filter(|f| f.name.starts_with("http_")).for_each(|f| f.samples.sort());
+        }
+    }
+    let names = |page: &[Family]| page.iter().map(|f| f.name.clone()).collect::<Vec<_>>();
+    assert_eq!(names(&found), names(&expected), "{fixture}: families");
+    for (found, expected) in found.iter().zip(&expected) {
+        let name = &found.name;
+        assert_eq!(found.help, expected.help, "{fixture}: help of {name}");
+        assert_eq!(found.kind, expected.kind, "{fixture}: type of {name}");
+        let keys = |family: &Family| {
+            family.samples.iter().map(|(series, _)| shape(name, series)).collect::<Vec<_>>()
+        };
+        assert_eq!(keys(found), keys(expected), "{fixture}: series of {name}");
+        for ((series, found), (_, expected)) in found.samples.iter().zip(&expected.samples) {
+            if is_settled(name, series, values) {
+                assert_eq!(found, expected, "{fixture}: {series}");
+            }
+        }
+    }
+}
+
+/// A series as it must be; of the cache configuration, what a profile does not say is left out.
+fn shape(family: &str, series: &str) -> String {
+    if family != "vllm:cache_config_info" {
+        return series.to_owned();
+    }
+    let unknown =
+        ["kv_cache_memory_bytes=", "cpu_kvcache_space_bytes=", "num_gpu_blocks_override="];
+    let labels = series
+        .split(',')
+        .map(|label| unknown.into_iter().find(|name| label.starts_with(name)).unwrap_or(label));
+    labels.collect::<Vec<_>>().join(",")
+}
+
+fn is_settled(family: &str, series: &str, values: Values) -> bool {
+    let base = family.strip_suffix("_created").unwrap_or(family);
+    if family.ends_with("_created")
+        || family.starts_with("python_")
+        || family.starts_with("process_")
+    {
+        return false;
+    }
+    match values {
+        Values::Of(names) => names.contains(&family),
+        Values::All if TIMED.contains(&base) => {
+            series.contains("_count") && family != "vllm:iteration_tokens_total"
+        }
+        Values::All => true,
+    }
+}
+
+#[test]
+fn vllm_0_32_idle() {
+    check("metrics-idle.txt", &Dialect::VLLM_0_32, &[server(|_| {})], Values::All, |_| {});
+}
+
+#[test]
+fn vllm_0_32_queued() {
+    check("metrics-queued.txt", &Dialect::VLLM_0_32, &[queued(true)], QUEUE, |_| {});
+}
+
+#[test]
+fn vllm_0_32_after() {
+    check("metrics-after.txt", &Dialect::VLLM_0_32, &[after(true)], Values::All, |_| {});
+}
+
+#[test]
+fn vllm_0_32_after_admission_rejections() {
+    let rejections = Values::Of(&["vllm:admission_rejections_total", "vllm:num_requests_running"]);
+    let replicas = [after(true)];
+    check("metrics-after-admission.txt", &Dialect::VLLM_0_32, &replicas, rejections, |server| {
+        server.rejections = 18;
+    });
+}
+
+#[test]
+fn vllm_0_32_without_log_stats() {
+    let replicas = [server(|_| {})];
+    let dialect = &Dialect::VLLM_0_32;
+    check("metrics-disable-log-stats.txt", dialect, &replicas, Values::All, |server| {
+        server.log_stats = false;
+    });
+}
+
+#[test]
+fn vllm_0_32_under_kv_pressure() {
+    let mut replica = server(|profile| {
+        profile.kv.blocks = 34;
+        profile.limits.max_num_seqs = 8;
+    });
+    submit(&mut replica, 24, 1_500, Time::ZERO);
+    run_until(&mut replica, |replica| replica.engine().metrics().preemptions >= 5);
+    let gauges = replica.engine().metrics().gauges;
+    assert!(gauges.running < 8 && gauges.waiting > 12, "no room in spite of places: {gauges:?}");
+    assert!(gauges.kv_usage() > 0.8, "{gauges:?}");
+    let values = Values::Of(&["vllm:num_preemptions_total"]);
+    check("metrics-kvpressure.txt", &Dialect::VLLM_0_32, &[replica], values, |_| {});
+}
+
+/// Two API servers, and twelve requests of which four run.
+fn two_api_servers() -> Replica {
+    let mut replica = server(|_| {});
+    submit(&mut replica, 12, DP_OUTPUT, Time::ZERO);
+    replica
+}
+
+#[test]
+fn vllm_0_32_two_api_servers() {
+    let dialect = &Dialect::VLLM_0_32;
+    let multiprocess = |server: &mut Server<'_>| server.multiprocess = true;
+    check("metrics-asc2-idle.txt", dialect, &[server(|_| {})], Values::All, multiprocess);
+
+    let mut replica = two_api_servers();
+    run_until(&mut replica, |replica| replica.engine().metrics().generation_tokens == 968);
+    check("metrics-asc2-queued.txt", dialect, &[replica], QUEUE, multiprocess);
+
+    let mut replica = two_api_servers();
+    run_to_end(&mut replica);
+    check("metrics-asc2-after.txt", dialect, &[replica], Values::All, multiprocess);
+}
+
+#[test]
+fn vllm_0_32_two_data_parallel_engines() {
+    let dialect = &Dialect::VLLM_0_32;
+    let idle = [server(|_| {}), server(|_| {})];
+    check("metrics-dp2-idle.txt", dialect, &idle, Values::All, |_| {});
+
+    let loaded = || {
+        let mut replica = server(|_| {});
+        submit(&mut replica, 20, DP_OUTPUT, Time::ZERO);
+        replica
+    };
+    let mut queued = [loaded(), loaded()];
+    for replica in &mut queued {
+        run_until(replica, |replica| replica.engine().metrics().generation_tokens > 4 * 100);
+    }
+    let gauges = Values::Of(&["vllm:num_requests_running", "vllm:num_requests_waiting"]);
+    check("metrics-dp2-queued.txt", dialect, &queued, gauges, |_| {});
+
+    let mut after = [loaded(), loaded()];
+    after.iter_mut().for_each(run_to_end);
+    check("metrics-dp2-after.txt", dialect, &after, Values::All, |_| {});
+}
+
+#[test]
+fn vllm_0_9_1_with_the_v1_engine() {
+    let dialect = &Dialect::VLLM_0_9_1_V1;
+    check("metrics-0.9.1-v1-idle.txt", dialect, &[server(|_| {})], Values::All, |_| {});
+    check("metrics-0.9.1-v1-queued.txt", dialect, &[queued(true)], QUEUE, |_| {});
+    check("metrics-0.9.1-v1-after.txt", dialect, &[after(true)], Values::All, |_| {});
+}
+
+#[test]
+fn vllm_0_9_1_with_the_v0_engine() {
+    let dialect = &Dialect::VLLM_0_9_1_V0;
+    check("metrics-0.9.1-v0-idle.txt", dialect, &[server(|_| {})], Values::All, |_| {});
+    check("metrics-0.9.1-v0-queued.txt", dialect, &[queued(false)], QUEUE, |_| {});
+    check("metrics-0.9.1-v0-after.txt", dialect, &[after(false)], Values::All, |_| {});
+}
+
+#[test]
+fn every_captured_page_of_these_versions_has_its_test() {
+    let Some(_present) = captured("metrics-idle.txt") else {
+        return;
+    };
+    let source = include_str!("golden.rs");
+    for entry in std::fs::read_dir(fixtures()).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        if name.starts_with("metrics-") && name.ends_with(".txt") {
+            assert!(source.contains(&format!("\"{name}\"")), "{name} has no test");
+        }
+    }
+}
