@@ -141,6 +141,7 @@ impl Args {
             let settings = self.settings(&profile, index);
             let backend = Backend::new(settings, &self.pathologies, clock);
             let address = bound.local_addr().context("failed to read a listener's address")?;
+            let bound = backend.life().borrow().is_listening().then_some(bound);
             say(&mut std::io::stdout().lock(), &format!("replica {index}: http://{address}"));
             if self.cold_start.is_some() {
                 tokio::spawn(report_start(index, Arc::clone(&backend)));

@@ -4,15 +4,12 @@
 //! not depend on how fast the machine was. The pages lie outside the repository: a test whose page
 //! is absent says so and passes.
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use loadgen::engine::{Profile, Replica, ReplicaEvent, Request, Time, Watch};
 use loadgen::exposition::{Dialect, Exchange, Http, Rank, Server, render};
-
-/// Length of the outputs of the captured loads, by page.
-const OUTPUT: u32 = 200;
-const DP_OUTPUT: u32 = 600;
 
 /// Families whose values depend on time; of a histogram the count does not.
 const TIMED: [&str; 16] = [
@@ -49,6 +46,7 @@ const QUEUE: Values = Values::Of(&[
     "vllm:num_requests_waiting",
     "vllm:num_requests_waiting_by_reason",
     "vllm:kv_cache_usage_perc",
+    "vllm:gpu_cache_usage_perc",
     "vllm:prompt_tokens_total",
     "vllm:num_preemptions_total",
     "vllm:request_success_total",
@@ -114,13 +112,50 @@ fn server(change: impl FnOnce(&mut Profile)) -> Replica {
     Replica::warm(Arc::new(profile))
 }
 
-/// The `i`-th prompt of the captured loads is a number and twenty times the same two words.
-fn submit(replica: &mut Replica, count: u64, output: u32, now: Time) {
-    for id in 0..count {
-        let prompt_tokens = if (11..29).contains(&id) { 43 } else { 42 };
-        replica.submit(Request::new(id, prompt_tokens, output), now).unwrap();
+/// A captured load: so many prompts of 42 tokens, but for some of 43, which are a number and
+/// twenty times the same two words.
+#[derive(Clone)]
+struct Load {
+    /// A request of two tokens that has been served before.
+    warm_up: bool,
+    count: u64,
+    long: Range<u64>,
+    output: u32,
+}
+
+impl Load {
+    /// A server that has just got it.
+    fn on(&self, mut replica: Replica) -> Replica {
+        if self.warm_up {
+            replica.submit(Request::new(u64::MAX, 2, self.output), Time::ZERO).unwrap();
+            run_to_end(&mut replica);
+        }
+        let now = replica.engine().last_step_end();
+        for id in 0..self.count {
+            let prompt_tokens = if self.long.contains(&id) { 43 } else { 42 };
+            replica.submit(Request::new(id, prompt_tokens, self.output), now).unwrap();
+        }
+        replica
+    }
+
+    /// When so many have finished, and those that run have made so many tokens each.
+    fn queued(&self, finished: u64, tokens: u64) -> Replica {
+        let mut replica = self.on(server(|_| {}));
+        let all = finished * u64::from(self.output) + 4 * tokens;
+        run_until(&mut replica, |replica| replica.engine().metrics().generation_tokens >= all);
+        assert_eq!(replica.engine().metrics().finished_length, finished);
+        replica
+    }
+
+    fn done(&self) -> Replica {
+        let mut replica = self.on(server(|_| {}));
+        run_to_end(&mut replica);
+        replica
     }
 }
+
+/// The load of the pages of 0.32 with one API server.
+const THIRTY: Load = Load { warm_up: true, count: 30, long: 11..29, output: 200 };
 
 fn run_until(replica: &mut Replica, reached: impl Fn(&Replica) -> bool) {
     while !reached(replica) {
@@ -131,30 +166,6 @@ fn run_until(replica: &mut Replica, reached: impl Fn(&Replica) -> bool) {
 
 fn run_to_end(replica: &mut Replica) {
     replica.advance(Time::MAX, Watch::FirstToken, &mut |_: ReplicaEvent| {});
-}
-
-/// After one request and, while thirty more are served, when 12 prompts have been computed.
-fn queued(warm_up: bool) -> Replica {
-    let mut replica = server(|_| {});
-    if warm_up {
-        replica.submit(Request::new(99, 2, OUTPUT), Time::ZERO).unwrap();
-        run_to_end(&mut replica);
-    }
-    let now = replica.engine().last_step_end();
-    submit(&mut replica, 30, OUTPUT, now);
-    let finished = 8 + u64::from(warm_up);
-    run_until(&mut replica, |replica| {
-        let metrics = replica.engine().metrics();
-        // So far into their outputs that each of the running holds a second block.
-        metrics.finished_length == finished && metrics.generation_tokens > finished * 200 + 4 * 100
-    });
-    replica
-}
-
-fn after(warm_up: bool) -> Replica {
-    let mut replica = queued(warm_up);
-    run_to_end(&mut replica);
-    replica
 }
 
 /// Exchanges as the page says that they have been.
@@ -225,8 +236,10 @@ fn check(
             family.samples.iter().map(|(series, _)| shape(name, series)).collect::<Vec<_>>()
         };
         assert_eq!(keys(found), keys(expected), "{fixture}: series of {name}");
+        // On CPUs the V0 engine says 0 while requests run.
+        let is_left_out = dialect.name == "vllm-0.9.1-v0" && name == "vllm:gpu_cache_usage_perc";
         for ((series, found), (_, expected)) in found.samples.iter().zip(&expected.samples) {
-            if is_settled(name, series, values) {
+            if is_settled(name, series, values) && !is_left_out {
                 assert_eq!(found, expected, "{fixture}: {series}");
             }
         }
@@ -270,18 +283,18 @@ fn vllm_0_32_idle() {
 
 #[test]
 fn vllm_0_32_queued() {
-    check("metrics-queued.txt", &Dialect::VLLM_0_32, &[queued(true)], QUEUE, |_| {});
+    check("metrics-queued.txt", &Dialect::VLLM_0_32, &[THIRTY.queued(9, 113)], QUEUE, |_| {});
 }
 
 #[test]
 fn vllm_0_32_after() {
-    check("metrics-after.txt", &Dialect::VLLM_0_32, &[after(true)], Values::All, |_| {});
+    check("metrics-after.txt", &Dialect::VLLM_0_32, &[THIRTY.done()], Values::All, |_| {});
 }
 
 #[test]
 fn vllm_0_32_after_admission_rejections() {
     let rejections = Values::Of(&["vllm:admission_rejections_total", "vllm:num_requests_running"]);
-    let replicas = [after(true)];
+    let replicas = [THIRTY.done()];
     check("metrics-after-admission.txt", &Dialect::VLLM_0_32, &replicas, rejections, |server| {
         server.rejections = 18;
     });
@@ -298,11 +311,11 @@ fn vllm_0_32_without_log_stats() {
 
 #[test]
 fn vllm_0_32_under_kv_pressure() {
-    let mut replica = server(|profile| {
+    let load = Load { warm_up: false, count: 24, long: 0..0, output: 1_500 };
+    let mut replica = load.on(server(|profile| {
         profile.kv.blocks = 34;
         profile.limits.max_num_seqs = 8;
-    });
-    submit(&mut replica, 24, 1_500, Time::ZERO);
+    }));
     run_until(&mut replica, |replica| replica.engine().metrics().preemptions >= 5);
     let gauges = replica.engine().metrics().gauges;
     assert!(gauges.running < 8 && gauges.waiting > 12, "no room in spite of places: {gauges:?}");
@@ -311,26 +324,15 @@ fn vllm_0_32_under_kv_pressure() {
     check("metrics-kvpressure.txt", &Dialect::VLLM_0_32, &[replica], values, |_| {});
 }
 
-/// Two API servers, and twelve requests of which four run.
-fn two_api_servers() -> Replica {
-    let mut replica = server(|_| {});
-    submit(&mut replica, 12, DP_OUTPUT, Time::ZERO);
-    replica
-}
-
 #[test]
 fn vllm_0_32_two_api_servers() {
     let dialect = &Dialect::VLLM_0_32;
     let multiprocess = |server: &mut Server<'_>| server.multiprocess = true;
     check("metrics-asc2-idle.txt", dialect, &[server(|_| {})], Values::All, multiprocess);
 
-    let mut replica = two_api_servers();
-    run_until(&mut replica, |replica| replica.engine().metrics().generation_tokens == 968);
-    check("metrics-asc2-queued.txt", dialect, &[replica], QUEUE, multiprocess);
-
-    let mut replica = two_api_servers();
-    run_to_end(&mut replica);
-    check("metrics-asc2-after.txt", dialect, &[replica], Values::All, multiprocess);
+    let load = Load { warm_up: false, count: 12, long: 11..12, output: 300 };
+    check("metrics-asc2-queued.txt", dialect, &[load.queued(0, 242)], QUEUE, multiprocess);
+    check("metrics-asc2-after.txt", dialect, &[load.done()], Values::All, multiprocess);
 }
 
 #[test]
@@ -339,37 +341,29 @@ fn vllm_0_32_two_data_parallel_engines() {
     let idle = [server(|_| {}), server(|_| {})];
     check("metrics-dp2-idle.txt", dialect, &idle, Values::All, |_| {});
 
-    let loaded = || {
-        let mut replica = server(|_| {});
-        submit(&mut replica, 20, DP_OUTPUT, Time::ZERO);
-        replica
-    };
-    let mut queued = [loaded(), loaded()];
-    for replica in &mut queued {
-        run_until(replica, |replica| replica.engine().metrics().generation_tokens > 4 * 100);
-    }
+    let load = Load { warm_up: false, count: 20, long: 6..20, output: 600 };
+    let queued = [load.queued(0, 100), load.queued(0, 100)];
     let gauges = Values::Of(&["vllm:num_requests_running", "vllm:num_requests_waiting"]);
     check("metrics-dp2-queued.txt", dialect, &queued, gauges, |_| {});
-
-    let mut after = [loaded(), loaded()];
-    after.iter_mut().for_each(run_to_end);
-    check("metrics-dp2-after.txt", dialect, &after, Values::All, |_| {});
+    check("metrics-dp2-after.txt", dialect, &[load.done(), load.done()], Values::All, |_| {});
 }
 
 #[test]
 fn vllm_0_9_1_with_the_v1_engine() {
     let dialect = &Dialect::VLLM_0_9_1_V1;
     check("metrics-0.9.1-v1-idle.txt", dialect, &[server(|_| {})], Values::All, |_| {});
-    check("metrics-0.9.1-v1-queued.txt", dialect, &[queued(true)], QUEUE, |_| {});
-    check("metrics-0.9.1-v1-after.txt", dialect, &[after(true)], Values::All, |_| {});
+    let load = Load { warm_up: false, long: 12..30, ..THIRTY };
+    check("metrics-0.9.1-v1-queued.txt", dialect, &[load.queued(16, 59)], QUEUE, |_| {});
+    check("metrics-0.9.1-v1-after.txt", dialect, &[load.done()], Values::All, |_| {});
 }
 
 #[test]
 fn vllm_0_9_1_with_the_v0_engine() {
     let dialect = &Dialect::VLLM_0_9_1_V0;
     check("metrics-0.9.1-v0-idle.txt", dialect, &[server(|_| {})], Values::All, |_| {});
-    check("metrics-0.9.1-v0-queued.txt", dialect, &[queued(false)], QUEUE, |_| {});
-    check("metrics-0.9.1-v0-after.txt", dialect, &[after(false)], Values::All, |_| {});
+    let load = Load { warm_up: false, ..THIRTY };
+    check("metrics-0.9.1-v0-queued.txt", dialect, &[load.queued(8, 154)], QUEUE, |_| {});
+    check("metrics-0.9.1-v0-after.txt", dialect, &[load.done()], Values::All, |_| {});
 }
 
 #[test]

@@ -71,6 +71,16 @@ pub(super) enum Setting {
     PrefixCaching,
 }
 
+/// KV blocks in use, with so many more that nobody can use, as vLLM computes it to the last bit.
+fn used_share(rank: &Rank<'_>, unusable: usize) -> f64 {
+    let total = rank.gauges.kv_blocks_total;
+    if !rank.has_stepped {
+        return 0.0;
+    }
+    let free = total - rank.gauges.kv_blocks_used;
+    1.0 - free as f64 / (total + unusable) as f64
+}
+
 const fn family(name: &'static str, help: &'static str, rows: Rows) -> Family {
     Family { name, help, rows }
 }
@@ -131,7 +141,7 @@ pub(super) const ENGINE_SLEEP_STATE: Family = family(
 pub(super) const KV_CACHE_USAGE_PERC: Family = family(
     "kv_cache_usage_perc",
     "KV-cache usage. 1 means 100 percent usage.",
-    Rows::StepGauge(&[(None, |rank| rank.gauges.kv_usage())]),
+    Rows::StepGauge(&[(None, |rank| used_share(rank, 0))]),
 );
 
 pub(super) const PREFIX_CACHE_QUERIES: Family = family(
@@ -376,10 +386,17 @@ pub(super) const CACHE_CONFIG_INFO: Family = family(
     ]),
 );
 
+/// The null block counts as used.
 pub(super) const GPU_CACHE_USAGE_PERC: Family = family(
     "gpu_cache_usage_perc",
     "GPU KV-cache usage. 1 means 100 percent usage.",
-    Rows::StepGauge(&[(None, |rank| rank.gauges.kv_usage())]),
+    Rows::StepGauge(&[(None, |rank| used_share(rank, 1))]),
+);
+
+pub(super) const GPU_CACHE_USAGE_PERC_V0: Family = family(
+    "gpu_cache_usage_perc",
+    "GPU KV-cache usage. 1 means 100 percent usage.",
+    Rows::StepGauge(&[(None, |rank| used_share(rank, 0))]),
 );
 
 pub(super) const GPU_PREFIX_CACHE_QUERIES: Family = family(

@@ -26,15 +26,14 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between tries to get the address again.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// Listens at `address` whenever the server's life says so, with `bound` as long as that lasts.
+/// Listens at `address` whenever the server's life says so, the first time with `bound`.
 pub(super) async fn serve(
     address: SocketAddr,
-    bound: TcpListener,
+    mut bound: Option<TcpListener>,
     router: Router,
     mut life: watch::Receiver<Life>,
     slots: Arc<Semaphore>,
 ) {
-    let mut bound = Some(bound).filter(|_| life.borrow().is_listening());
     while life.wait_for(Life::is_listening).await.is_ok() {
         let listener = match bound.take() {
             Some(listener) => listener,
