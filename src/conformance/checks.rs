@@ -22,11 +22,13 @@ use crate::proto::{MetricSpec, MetricValue, ScaledObjectRef};
 
 /// The hard bound of one answer. Errors that came after 1.5 s have scaled a target to zero.
 const ANSWER_LIMIT: Duration = Duration::from_secs(1);
-/// How long a stream is watched before it counts as silent. Longer than [`ANSWER_LIMIT`], so that
-/// a late first message is told from none.
-const SILENCE_LIMIT: Duration = Duration::from_secs(3);
+/// How long is waited for what must come. Generous, because the client's machine or the way to the
+/// scaler may be busy: whether it came in time is judged by itself, by what it took.
+const ARRIVAL_LIMIT: Duration = Duration::from_secs(10);
+/// How long is watched for what must not come, at least.
+const QUIET: Duration = Duration::from_millis(300);
 /// How long one check may take, whatever the scaler does.
-const CHECK_LIMIT: Duration = Duration::from_secs(60);
+const CHECK_LIMIT: Duration = Duration::from_secs(120);
 
 /// One rule.
 #[derive(Debug)]
@@ -120,7 +122,7 @@ impl SpecStream {
     /// Opens the stream once.
     pub(super) async fn probe(connection: &Connection, scaled_object: &ScaledObjectRef) -> Self {
         let mut stream = connection.stream_metric_spec(scaled_object);
-        match stream.next(SILENCE_LIMIT).await {
+        match stream.next(ARRIVAL_LIMIT).await {
             Some(Event::Message(_)) => SpecStream::Offered,
             Some(Event::End(Err(failure))) if failure.is(tonic::Code::Unimplemented) => {
                 SpecStream::Unimplemented
@@ -197,6 +199,12 @@ impl Context {
     }
 }
 
+/// How long to watch for what must not come, where a call has just taken `took`: what the scaler
+/// sends by itself may be as slow, several times over.
+fn quiet(took: Duration) -> Duration {
+    (10 * took).clamp(QUIET, 4 * QUIET)
+}
+
 /// The number that KEDA 2.17 and newer read from a value: the float only if it is above 0.
 fn as_keda_reads(value: &MetricValue) -> f64 {
     if value.metric_value_float > 0.0 {
@@ -223,6 +231,10 @@ impl Latencies {
 
     fn median(&self) -> Duration {
         self.percentile(50)
+    }
+
+    fn min(&self) -> Duration {
+        self.0.first().copied().unwrap_or_default()
     }
 
     fn max(&self) -> Duration {

@@ -21,10 +21,10 @@ use crate::proto::{
 /// What KEDA 2.21 sends as its user agent; its grpc-go version tells a server which KEDA calls.
 const USER_AGENT: &str = "grpc-go/1.84.0";
 /// A TCP and TLS handshake takes a few round trips; the rest is for name resolution.
-const CONNECT_LIMIT: Duration = Duration::from_secs(5);
-/// After this a call counts as unanswered. KEDA itself waits for ever in the poll role; five times
-/// the hard bound of a second tells a slow answer from none.
-pub(super) const CALL_LIMIT: Duration = Duration::from_secs(5);
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+/// After this a call counts as unanswered. KEDA itself waits for ever in the poll role; ten times
+/// the hard bound of a second tells a slow answer, on a busy machine too, from none.
+pub(super) const CALL_LIMIT: Duration = Duration::from_secs(10);
 /// The deadline that the metrics API server gives each query of the HPA, seen as `grpc-timeout`.
 const HPA_DEADLINE: Duration = Duration::from_secs(60);
 /// Messages of one stream that wait to be looked at; more than that hold the server back.

@@ -1,5 +1,7 @@
 //! One broken scaler for each way to break a rule: exactly that rule's check fails.
 
+use std::time::Duration;
+
 use ghostscaler::conformance::Outcome;
 
 use super::fault::{Fault, Kind};
@@ -7,7 +9,11 @@ use super::{args, entries, run, scaler};
 
 async fn fails_exactly(id: &str, kind: Kind, fault: Fault) {
     let running = scaler::start(kind, fault).await;
-    let (outcome, report) = run(&args(running.address)).await;
+    let mut args = args(running.address);
+    if fault.shows_late() {
+        args.duration = Duration::from_secs(10);
+    }
+    let (outcome, report) = run(&args).await;
     let failed = entries(&report, "fail");
     let ids: Vec<&str> = failed.iter().map(|(id, _detail)| *id).collect();
     assert_eq!(ids, [id], "{fault:?}: {failed:#?}");

@@ -105,6 +105,23 @@ pub(super) enum Fault {
     UnreadSpecStreamLocks,
 }
 
+impl Fault {
+    /// Whether it shows only on a stream that has been open for a while.
+    pub(super) fn shows_late(self) -> bool {
+        matches!(
+            self,
+            Fault::PushesFalse
+                | Fault::PushesPeriodically
+                | Fault::StreamEndsWithError
+                | Fault::StreamedListEmpty
+                | Fault::StreamedNameMoves
+                | Fault::StreamedTargetZero
+                | Fault::StreamedPeriodically
+                | Fault::SpecStreamEndsWithError
+        )
+    }
+}
+
 /// What a correct scaler is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {

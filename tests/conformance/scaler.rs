@@ -30,10 +30,10 @@ use super::fault::{Fault, Kind};
 
 const METRIC: &str = "wanted-replicas";
 const SERVICE: &str = "externalscaler.ExternalScaler";
-/// Longer than the second that any answer may take.
-const SLOW: Duration = Duration::from_millis(1_300);
-/// Stream faults that come later: within a rehearsal, after the streams of any short check.
-const LATER: Duration = Duration::from_millis(400);
+/// Longer than the second that any answer may take, on a busy machine too.
+const SLOW: Duration = Duration::from_secs(2);
+/// Stream faults that come later: within a rehearsal for them, after the streams of any short check.
+const LATER: Duration = Duration::from_secs(4);
 /// More streams at once than the short checks open, and fewer than the load checks.
 const STREAMS_MAX: u32 = 64;
 /// More calls at once than any check but the herd makes.

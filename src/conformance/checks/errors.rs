@@ -206,20 +206,24 @@ async fn c5_fast_errors(context: &Context) -> Finding {
     let connection = context.connect().await?;
     let mut took = Vec::new();
     for provocation in provocations(context)? {
+        let mut repeats = Vec::new();
         for _repeat in 0..N_REPEATS {
             let reply = provocation.provoke(&connection).await;
-            if reply.result.is_ok() {
-                continue;
-            }
-            took.push(reply.took);
-            if reply.took > ANSWER_LIMIT {
-                return Err(Shortfall::Fail(format!(
-                    "the error of {} took {}",
-                    provocation.what,
-                    millis(reply.took)
-                )));
+            if reply.result.is_err() {
+                repeats.push(reply.took);
             }
         }
+        // A busy machine makes one slow, a scaler that waits makes all.
+        if let Some(fastest) = repeats.iter().min()
+            && *fastest > ANSWER_LIMIT
+        {
+            return Err(Shortfall::Fail(format!(
+                "the error of {} took {} at the least",
+                provocation.what,
+                millis(*fastest)
+            )));
+        }
+        took.extend(repeats);
     }
     if took.is_empty() {
         return Err(Shortfall::unseen("nothing that was tried is answered with an error"));

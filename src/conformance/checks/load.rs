@@ -116,25 +116,36 @@ async fn d2_hard_limit(context: &Context) -> Finding {
     took.extend(transcript.specs.iter().map(|reply| ("GetMetricSpec", reply.took)));
     took.extend(transcript.metrics.iter().map(|call| ("GetMetrics", call.reply.took)));
     took.extend(transcript.activity.iter().map(|reply| ("IsActive", reply.took)));
+    // The slowest call that no handler has to do with: what the machine and the way take.
+    let mut without_handler = Duration::ZERO;
     if let Ok(metric_name) = context.polled() {
         let connection = context.connect().await?;
         let scaled_object = context.scaled_object();
         let polls = (0..N_POLLS).map(async |_poll| {
-            [
+            let unknown = connection.unknown_method().await.took;
+            let calls = [
                 ("GetMetricSpec", connection.metric_spec(Role::Poll, scaled_object).await.took),
                 (
                     "GetMetrics",
                     connection.metrics(Role::Poll, scaled_object, metric_name).await.took,
                 ),
                 ("IsActive", connection.is_active(Role::Poll, scaled_object).await.took),
-            ]
+            ];
+            (unknown, calls)
         });
-        took.extend(in_parallel(polls).await.into_iter().flatten());
+        for (unknown, calls) in in_parallel(polls).await {
+            without_handler = without_handler.max(unknown);
+            took.extend(calls);
+        }
     }
     if let Some((method, slowest)) = took.iter().max_by_key(|(_method, took)| *took)
-        && *slowest > ANSWER_LIMIT
+        && *slowest > ANSWER_LIMIT + without_handler
     {
-        return Err(Shortfall::Fail(format!("{method} took {}", millis(*slowest))));
+        return Err(Shortfall::Fail(format!(
+            "{method} took {}; the slowest call of a method that does not exist {}",
+            millis(*slowest),
+            millis(without_handler)
+        )));
     }
     let took = took.into_iter().map(|(_method, took)| took).collect();
     Ok(format!("{} (expected below 10 ms)", Latencies::of(took)))
@@ -209,9 +220,7 @@ async fn d5_dead_consumer(context: &Context) -> Finding {
     for _stream in 0..N_STREAMS {
         streams.push(stalled.stream_is_active(context.scaled_object()));
     }
-    for stream in &mut streams {
-        stream.accepted(ANSWER_LIMIT / 10).await;
-    }
+    join_all(streams.iter_mut().map(|stream| stream.accepted(ANSWER_LIMIT))).await;
     if !answers(&connection, context.scaled_object(), metric_name).await {
         return Err(Shortfall::Fail(format!(
             "no call is answered while {N_STREAMS} streams of another connection are not read"
@@ -278,8 +287,8 @@ async fn d7_bad_neighbour(context: &Context) -> Finding {
         took = measured => took,
         _never = hammer => Latencies::default(),
     };
-    // The median: one slow call alone is rule D2's.
-    if took.median() > ANSWER_LIMIT {
+    // The fastest: one slow call alone is rule D2's, or the machine's.
+    if took.min() > ANSWER_LIMIT {
         return Err(Shortfall::Fail(format!("beside a bad object: {took}")));
     }
     Ok(format!("beside a bad object: {took}"))

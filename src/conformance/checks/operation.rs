@@ -2,7 +2,7 @@
 //!
 //! Most of it happens inside the scaler or its cluster and is only listed here.
 
-use super::{ANSWER_LIMIT, Context, Finding, How, Rule, Shortfall, shown};
+use super::{ARRIVAL_LIMIT, Context, Finding, How, Rule, Shortfall, shown};
 use crate::conformance::client::{Connection, Event, Failure, Role};
 use tonic_health::pb::health_check_response::ServingStatus;
 
@@ -151,7 +151,7 @@ async fn f1_health(context: &Context) -> Finding {
         if status == ServingStatus::ServiceUnknown {
             return Err(Shortfall::Fail(format!("Check does not know \"{service}\"")));
         }
-        let first = connection.watch_health(service).next(ANSWER_LIMIT).await;
+        let first = connection.watch_health(service).next(ARRIVAL_LIMIT).await;
         let known = matches!(first, Some(Event::Message(status))
             if ServingStatus::try_from(status) != Ok(ServingStatus::ServiceUnknown));
         if !known {

@@ -2,12 +2,11 @@
 //!
 //! A scaler without StreamIsActive is for triggers of type `external`, and is not held to them.
 
-use std::time::Duration;
-
+use futures_util::future::join_all;
 use tonic::Code;
 
 use super::{
-    ANSWER_LIMIT, Context, Finding, How, Rule, SILENCE_LIMIT, Shortfall, SpecStream, shown,
+    ARRIVAL_LIMIT, Context, Finding, How, QUIET, Rule, Shortfall, SpecStream, quiet, shown,
 };
 use crate::conformance::client::{Event, Failure, Role};
 
@@ -69,9 +68,6 @@ pub(super) const RULES: &[Rule] = &[
     },
 ];
 
-/// How long nothing may come where nothing should.
-const QUIET: Duration = Duration::from_millis(300);
-
 /// Passes over a scaler that offers no push at all.
 fn offers_push(context: &Context) -> Result<(), Shortfall> {
     let ends = context.transcript.pushes.iter().filter_map(|log| log.end.as_ref());
@@ -89,9 +85,10 @@ async fn e1_true_on_open(context: &Context) -> Finding {
     let mut n_compared = 0;
     for n in 1..=N_OPENS {
         let connection = context.connect().await?;
-        let before = connection.is_active(Role::Poll, context.scaled_object()).await.result;
+        let reply = connection.is_active(Role::Poll, context.scaled_object()).await;
+        let (before, silence) = (reply.result, quiet(reply.took));
         let mut stream = connection.stream_is_active(context.scaled_object());
-        let event = stream.next(if before == Ok(true) { ANSWER_LIMIT } else { QUIET }).await;
+        let event = stream.next(if before == Ok(true) { ARRIVAL_LIMIT } else { silence }).await;
         let after = connection.is_active(Role::Poll, context.scaled_object()).await.result;
         // A change while the stream opens proves nothing.
         let (Ok(active), true) = (before.clone(), before == after) else {
@@ -148,7 +145,7 @@ async fn e3_parallel_streams(context: &Context) -> Finding {
     let active = context.active()?;
     let shared = context.connect().await?;
     let other = context.connect().await?;
-    let limit = if active { ANSWER_LIMIT } else { QUIET };
+    let limit = if active { ARRIVAL_LIMIT } else { QUIET };
     let alone = other.stream_is_active(context.scaled_object()).next(limit).await;
     if matches!(alone, Some(Event::End(_))) {
         return Err(Shortfall::unseen("a single stream ends at once; see E1 and E5"));
@@ -158,14 +155,14 @@ async fn e3_parallel_streams(context: &Context) -> Finding {
         streams.push(shared.stream_is_active(context.scaled_object()));
     }
     streams.push(other.stream_is_active(context.scaled_object()));
-    let mut events = Vec::new();
-    for stream in &mut streams {
-        events.push(stream.next(limit).await);
-    }
-    // A later stream may end an earlier one that has had its message.
-    for stream in &mut streams {
-        events.push(stream.next(QUIET / 10).await);
-    }
+    let mut events = join_all(streams.iter_mut().map(|stream| stream.next(limit))).await;
+    // A later stream may end an earlier one that has had its message. Calls on both connections
+    // show how long that may take to arrive.
+    let answered = [&shared, &other].map(|connection| async {
+        connection.is_active(Role::Poll, context.scaled_object()).await.took
+    });
+    let silence = quiet(join_all(answered).await.into_iter().max().unwrap_or_default());
+    events.extend(join_all(streams.iter_mut().map(|stream| stream.next(silence))).await);
     for event in &events {
         if let Some(Event::End(_)) = event {
             return Err(Shortfall::Fail(format!(
@@ -209,7 +206,7 @@ async fn e8_spec_stream(context: &Context) -> Finding {
         SpecStream::Offered => Ok("offered; held to H1-H6".to_owned()),
         SpecStream::Silent => Err(Shortfall::Fail(format!(
             "an open stream without a message in {} s",
-            SILENCE_LIMIT.as_secs()
+            ARRIVAL_LIMIT.as_secs()
         ))),
         SpecStream::Ended(Ok(())) => {
             Err(Shortfall::fail("the stream ends with OK, but without a message"))

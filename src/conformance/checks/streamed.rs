@@ -4,9 +4,14 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
+
 use super::push::ends_with_ok;
 use super::values::{name_fault, target_fault};
-use super::{ANSWER_LIMIT, Context, Finding, How, Latencies, Rule, Shortfall, SpecStream, shown};
+use super::{
+    ANSWER_LIMIT, ARRIVAL_LIMIT, Context, Finding, How, Latencies, Rule, Shortfall, SpecStream,
+    shown,
+};
 use crate::conformance::client::{Event, Role};
 use crate::proto::MetricSpec;
 
@@ -81,16 +86,22 @@ async fn h1_specs_on_open(context: &Context) -> Finding {
     for n in 1..=N_OPENS {
         let connection = context.connect().await?;
         let mut stream = connection.stream_metric_spec(context.scaled_object());
-        let event = stream.next(ANSWER_LIMIT).await;
+        let event = stream.next(ARRIVAL_LIMIT).await;
         if !matches!(event, Some(Event::Message(_))) {
             return Err(Shortfall::Fail(format!(
-                "open {n} of {N_OPENS} shows {} within 1 s",
-                shown(&event)
+                "open {n} of {N_OPENS} shows {} within {} s",
+                shown(&event),
+                ARRIVAL_LIMIT.as_secs()
             )));
         }
         took.push(stream.opened_at.elapsed());
     }
-    Ok(format!("{} (expected below 100 ms)", Latencies::of(took)))
+    let took = Latencies::of(took);
+    // A busy machine makes one late, a scaler that waits makes all.
+    if took.min() > ANSWER_LIMIT {
+        return Err(Shortfall::Fail(format!("the first message is late each time: {took}")));
+    }
+    Ok(format!("{took} (expected below 100 ms)"))
 }
 
 async fn h2_valid_specs(context: &Context) -> Finding {
@@ -125,12 +136,12 @@ async fn h2_valid_specs(context: &Context) -> Finding {
 async fn h3_equals_get(context: &Context) -> Finding {
     const N_ROUNDS: usize = 3;
     /// A target that changes between stream and call is told within this.
-    const CHANGE: Duration = Duration::from_millis(200);
+    const CHANGE: Duration = Duration::from_secs(2);
     offered(context)?;
     let connection = context.connect().await?;
     for _round in 0..N_ROUNDS {
         let mut stream = connection.stream_metric_spec(context.scaled_object());
-        let Some(Event::Message(mut streamed)) = stream.next(ANSWER_LIMIT).await else {
+        let Some(Event::Message(mut streamed)) = stream.next(ARRIVAL_LIMIT).await else {
             return Err(Shortfall::unseen("no message came in time; see H1"));
         };
         let reply = connection.metric_spec(Role::Poll, context.scaled_object()).await;
@@ -174,9 +185,7 @@ async fn h6_ends_and_unread(context: &Context) -> Finding {
     for _stream in 0..N_UNREAD {
         streams.push(stalled.stream_metric_spec(context.scaled_object()));
     }
-    for stream in &mut streams {
-        stream.accepted(ANSWER_LIMIT / 10).await;
-    }
+    join_all(streams.iter_mut().map(|stream| stream.accepted(ANSWER_LIMIT))).await;
     let connection = context.dial().await?;
     match connection.poll(context.scaled_object(), metric_name).await {
         Ok(()) => Ok(format!("{ends}; {N_UNREAD} unread ones block nobody")),
