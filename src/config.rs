@@ -11,8 +11,12 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use crate::decision::{Phase, Replicas};
-use crate::inventory::{Counted, Endpoint, Inventory, Member, Workload, WorkloadKey};
-use crate::source::config::{PrometheusConfig, WakeSourceConfig};
+use crate::inventory::{
+    Counted, DEFAULT_MAX_REPLICAS, Endpoint, Inventory, MOST_REPLICAS, Member, Workload,
+    WorkloadKey,
+};
+use crate::source::config::{PrometheusConfig, WakeSourceConfig, parse_url, shown_url};
+use crate::source::scrape::DEFAULT_PATH;
 use crate::trigger;
 
 /// Largest configuration file that is read, in bytes. A workload takes about 200 bytes, so this is
@@ -43,15 +47,6 @@ pub enum Dcgm {
     Prometheus(String),
     /// The exporters themselves.
     Endpoints(Vec<Arc<str>>),
-}
-
-impl Config {
-    /// Whether everything that is read besides engines and workloads is the same.
-    #[must_use]
-    pub fn same_upstreams(&self, other: &Config) -> bool {
-        (&self.prometheus, &self.wake_sources, &self.dcgm)
-            == (&other.prometheus, &other.wake_sources, &other.dcgm)
-    }
 }
 
 impl Default for Config {
@@ -117,7 +112,8 @@ fn inventory(raw: Vec<RawWorkload>, faults: &mut Faults) -> Inventory {
 }
 
 fn check_references(config: &Config, faults: &mut Faults) {
-    let is_prometheus = |name: &str| config.prometheus.iter().any(|entry| entry.name == name);
+    let prometheus_names = || config.prometheus.iter().map(|entry| &entry.name);
+    let is_prometheus = |name: &str| prometheus_names().any(|known| known == name);
     for prometheus in &config.prometheus {
         if let Err(fault) = prometheus.validate() {
             let field = format!("prometheus {}: {}", prometheus.name, fault.field);
@@ -135,28 +131,22 @@ fn check_references(config: &Config, faults: &mut Faults) {
         if let Some(prometheus) = wake.prometheus_name()
             && !is_prometheus(prometheus)
         {
-            faults.add(
-                format!("wakeSources {name}: prometheus"),
-                prometheus,
-                "the name of an entry of `prometheus`",
-            );
+            let field = format!("wakeSources {name}: prometheus");
+            faults.name(field, prometheus, "prometheus", prometheus_names());
         }
     }
     if let Some(Dcgm::Prometheus(name)) = &config.dcgm
         && !is_prometheus(name)
     {
-        faults.add("dcgm.prometheus".to_owned(), name, "the name of an entry of `prometheus`");
+        faults.name("dcgm.prometheus".to_owned(), name, "prometheus", prometheus_names());
     }
     for workload in config.inventory.workloads.values() {
         let Some(wanted) = workload.triggers.iter().find_map(|map| map.get("wakeSource")) else {
             continue;
         };
         if !config.wake_sources.contains_key(wanted) {
-            faults.add(
-                format!("workload {}: wakeSource", workload.key),
-                wanted,
-                "the name of an entry of `wakeSources`",
-            );
+            let field = format!("workload {}: wakeSource", workload.key);
+            faults.name(field, wanted, "wakeSources", config.wake_sources.keys());
         }
     }
 }
@@ -192,7 +182,7 @@ impl RawDcgm {
                     .iter()
                     .enumerate()
                     .filter_map(|(i, text)| {
-                        faults.metrics_url(&format!("dcgm.endpoints[{i}]"), text, DCGM_PATH)
+                        faults.metrics_url(&format!("dcgm.endpoints[{i}]"), text)
                     })
                     .collect(),
             )),
@@ -253,13 +243,6 @@ impl Scalar {
     }
 }
 
-/// KEDA's own default for `maxReplicaCount`.
-const DEFAULT_MAX: u32 = 100;
-/// Most replicas that are accepted: the HPA's int32 would allow more, no GPU fleet does.
-const MOST_REPLICAS: u32 = 100_000;
-const ENGINE_PATH: &str = "/metrics";
-const DCGM_PATH: &str = "/metrics";
-
 impl RawWorkload {
     fn validate(self, field: &str, faults: &mut Faults) -> Workload {
         for (part, value) in [("namespace", &self.namespace), ("name", &self.name)] {
@@ -272,22 +255,16 @@ impl RawWorkload {
             }
         }
         let min = self.min.unwrap_or(0);
-        let max = self.max.unwrap_or_else(|| DEFAULT_MAX.max(min));
+        let max = self.max.unwrap_or_else(|| DEFAULT_MAX_REPLICAS.max(min));
         if max == 0 || max < min || max > MOST_REPLICAS {
-            faults.add(
-                format!("{field}.max"),
-                &max.to_string(),
-                "a number from max(1, min) to 100000",
-            );
+            let expected = format!("a number from max(1, min) to {MOST_REPLICAS}");
+            faults.add(format!("{field}.max"), &max.to_string(), &expected);
         }
         if let Some(replicas) = self.replicas
             && replicas > MOST_REPLICAS
         {
-            faults.add(
-                format!("{field}.replicas"),
-                &replicas.to_string(),
-                "a number from 0 to 100000",
-            );
+            let expected = format!("a number from 0 to {MOST_REPLICAS}");
+            faults.add(format!("{field}.replicas"), &replicas.to_string(), &expected);
         }
         let members = members(self.endpoints, field, faults);
         let policy: BTreeMap<String, String> =
@@ -322,7 +299,7 @@ fn members(raw: Vec<RawEndpoint>, field: &str, faults: &mut Faults) -> Vec<Membe
             RawEndpoint::Address(text) => (text, None),
             RawEndpoint::WithPod { url, pod } => (url, Some(pod)),
         };
-        let Some(url) = faults.metrics_url(&field, &text, ENGINE_PATH) else { continue };
+        let Some(url) = faults.metrics_url(&field, &text) else { continue };
         let id: Arc<str> = pod.map_or_else(|| Arc::clone(&url), Arc::from);
         if !seen.insert(Arc::clone(&id)) {
             faults.add(field, &id, "an endpoint or pod that is not listed twice");
@@ -357,6 +334,21 @@ impl Faults {
         self.0.push(Fault { field, value: value.to_owned(), expected: expected.to_owned() });
     }
 
+    /// A name that no entry of `list` has.
+    fn name<'a>(
+        &mut self,
+        field: String,
+        value: &str,
+        list: &str,
+        known: impl Iterator<Item = &'a String>,
+    ) {
+        let expected = match trigger::nearest(value, known.map(String::as_str)) {
+            Some(nearest) => format!("the name of an entry of `{list}`, nearest is {nearest}"),
+            None => format!("the name of an entry of `{list}`, which has none"),
+        };
+        self.add(field, value, &expected);
+    }
+
     fn address(&mut self, field: &str, text: Option<&str>) -> Option<SocketAddr> {
         let text = text?;
         match parse_listen_address(text) {
@@ -370,29 +362,18 @@ impl Faults {
     }
 
     /// `HOST:PORT`, or a whole URL with or without a path.
-    fn metrics_url(&mut self, field: &str, text: &str, default_path: &str) -> Option<Arc<str>> {
+    fn metrics_url(&mut self, field: &str, text: &str) -> Option<Arc<str>> {
         let with_scheme =
             if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
-        match reqwest::Url::parse(&with_scheme) {
-            Ok(mut url)
-                if matches!(url.scheme(), "http" | "https")
-                    && url.has_host()
-                    && url.username().is_empty()
-                    && url.password().is_none() =>
-            {
-                if url.path() == "/" {
-                    url.set_path(default_path);
-                }
-                Some(url.as_str().into())
-            }
-            Ok(_) | Err(_) => {
-                // What stands before an @ may be a password.
-                let shown = text.rsplit('@').next().unwrap_or_default();
-                let expected = "HOST:PORT, or an http or https URL without credentials";
-                self.add(field.to_owned(), shown, expected);
-                None
-            }
+        let Some(mut url) = parse_url(&with_scheme) else {
+            let expected = "HOST:PORT, or an http or https URL without credentials";
+            self.add(field.to_owned(), shown_url(text), expected);
+            return None;
+        };
+        if url.path() == "/" {
+            url.set_path(DEFAULT_PATH);
         }
+        Some(url.as_str().into())
     }
 }
 
@@ -527,6 +508,46 @@ workloads:
     }
 
     #[test]
+    fn whatever_a_file_holds_is_an_error_with_a_place_and_never_a_panic() {
+        let workload = |entry: &str| format!("workloads: [{{namespace: a, name: b, {entry}}}]");
+        // Nine times nine aliases deep, a few lines would be gigabytes.
+        let mut laughs = String::from("workloads:\n- namespace: a\n  name: b\n  a0: &a0 lol\n");
+        for n in 1..=9 {
+            let aliases = vec![format!("*a{}", n - 1); 9].join(", ");
+            laughs.push_str(&format!("  a{n}: &a{n} [{aliases}]\n"));
+        }
+        let deep = format!("workloads: {}", "[".repeat(100_000));
+        for text in [
+            workload("max: .nan"),
+            workload("max: .inf"),
+            workload("max: -1"),
+            workload("max: 1e308"),
+            workload("max: 99999999999999999999"),
+            workload("max: ''"),
+            workload("replicas: 1000001"),
+            workload("targetInFlight: .nan"),
+            workload("targetInFlight: -1"),
+            workload("targetInFlight: 1e308"),
+            workload("sloTtft: [2]"),
+            workload("max: 1, max: 2"),
+            workload("sloTtft: 1, sloTtft: 2"),
+            workload("endpoints: ['file:///etc/passwd']"),
+            workload("endpoints: [{url: 'http://a', pod: p}, {url: 'http://b', pod: p}]"),
+            workload("\"{a=\\\"b\\\",}\": x"),
+            "workloads: [{namespace: '', name: ''}]".to_owned(),
+            "workloads: {".to_owned(),
+            "just text".to_owned(),
+            "\u{1f}\u{8b}\u{8}\u{0}".to_owned(),
+            laughs,
+            deep,
+        ] {
+            let shown: String = text.chars().take(80).collect();
+            let Err(error) = parse(&text) else { panic!("accepted: {shown}") };
+            assert!(!error.to_string().is_empty(), "{shown}");
+        }
+    }
+
+    #[test]
     fn an_unknown_top_level_key_is_a_fault() {
         assert!(matches!(parse("workload: []"), Err(Error::Yaml(_))));
     }
@@ -540,5 +561,24 @@ workloads: [{namespace: a, name: b, wakeSource: gateway}]
 ",
         );
         assert!(text.contains("dcgm.prometheus") && text.contains("wakeSource"), "{text}");
+        let text = faults(
+            "
+prometheus: [{name: main, url: 'http://127.0.0.1:1'}]
+dcgm: {prometheus: mian}
+wakeSources:
+- {name: gateway, kind: gauge, url: 'http://127.0.0.1:2/metrics', metric: queue}
+- {name: other, kind: gauge, prometheus: maim, query: up}
+workloads: [{namespace: a, name: b, wakeSource: gatway}]
+",
+        );
+        for part in [
+            "`dcgm.prometheus` is \"mian\": expected the name of an entry of `prometheus`, nearest \
+             is main",
+            "`wakeSources other: prometheus` is \"maim\"",
+            "`workload a/b: wakeSource` is \"gatway\": expected the name of an entry of \
+             `wakeSources`, nearest is gateway",
+        ] {
+            assert!(text.contains(part), "{part:?} is not in\n{text}");
+        }
     }
 }

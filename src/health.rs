@@ -20,6 +20,7 @@ pub struct Health(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     clock: Clock,
+    hung_after_ms: u64,
     ready: AtomicBool,
     pulses: Mutex<Vec<(&'static str, Arc<AtomicI64>)>>,
 }
@@ -35,8 +36,13 @@ impl Health {
     /// Not ready, with no loop to watch yet.
     #[must_use]
     pub fn new(clock: Clock) -> Health {
-        let pulses = Mutex::default();
-        Health(Arc::new(Inner { clock, ready: AtomicBool::new(false), pulses }))
+        Health::with_limit(clock, HUNG_AFTER_MS)
+    }
+
+    /// The same with another limit than [`HUNG_AFTER_MS`].
+    pub(crate) fn with_limit(clock: Clock, hung_after_ms: u64) -> Health {
+        let (ready, pulses) = (AtomicBool::new(false), Mutex::default());
+        Health(Arc::new(Inner { clock, hung_after_ms, ready, pulses }))
     }
 
     /// Says whether every known workload has a published or restored answer.
@@ -67,7 +73,7 @@ impl Health {
         let ages = pulses
             .iter()
             .map(|(name, last)| (*name, now.millis_since(Moment(last.load(Ordering::Relaxed)))));
-        ages.filter(|(_, age_ms)| *age_ms > HUNG_AFTER_MS).collect()
+        ages.filter(|(_, age_ms)| *age_ms > self.0.hung_after_ms).collect()
     }
 }
 

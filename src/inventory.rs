@@ -8,6 +8,12 @@ use std::sync::Arc;
 
 use crate::decision::{Moment, Phase, Replicas};
 
+/// Most replicas of a workload that does not say: KEDA's default of `maxReplicaCount`.
+pub const DEFAULT_MAX_REPLICAS: u32 = 100;
+
+/// Most replicas that are believed: the HPA's int32 would allow more, no GPU fleet does.
+pub const MOST_REPLICAS: u32 = 1_000_000;
+
 /// Namespace and name of a ScaledObject, or of a workload of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
 pub struct WorkloadKey {

@@ -39,7 +39,7 @@
 //! | [`web`], [`metrics`], [`explain`] | the API, `/metrics`, and the API for a person |
 //! | [`declog`], [`replay`], [`statedir`] | the decision log and its proof; what outlives a restart |
 //! | [`conformance`] | a client that plays KEDA against any external scaler |
-//! | [`args`], [`app`], [`clock`], [`duration`], [`telemetry`], [`shutdown`] | flags, wiring, time, logs, the end |
+//! | [`args`], [`app`], [`clock`], [`duration`], [`telemetry`], [`health`], [`shutdown`] | flags, wiring, time, logs, signs of life, the end |
 //!
 //! # Invariants
 //!
@@ -105,6 +105,7 @@ pub mod conformance;
 pub mod declog;
 pub mod explain;
 pub mod grpc;
+pub mod health;
 pub mod metrics;
 pub mod observe;
 pub mod registry;

@@ -207,8 +207,8 @@ impl Metrics {
     }
 
     /// Lines of the decision log that were dropped so far.
-    #[must_use]
-    pub fn lines_dropped(&self) -> u64 {
+    #[cfg(test)]
+    pub(crate) fn lines_dropped(&self) -> u64 {
         self.decision_log_dropped.get()
     }
 

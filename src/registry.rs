@@ -93,7 +93,7 @@ impl Rpc {
 pub struct Limits {
     /// Trackers in all. Default 50,000: five times the workloads that the process is built for.
     pub trackers: usize,
-    /// Trackers of one workload. Default 16: two triggers and a day of edits.
+    /// Trackers of one workload. Default [`trigger::MAX_TRIGGERS`].
     pub trackers_per_workload: usize,
     /// Milliseconds without a call after which a trigger that the inventory does not list is
     /// dropped. Default ten minutes.
@@ -102,7 +102,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { trackers: 50_000, trackers_per_workload: 16, idle_ms: 600_000 }
+        Limits { trackers: 50_000, trackers_per_workload: trigger::MAX_TRIGGERS, idle_ms: 600_000 }
     }
 }
 
@@ -330,6 +330,7 @@ impl Registry {
                     trackers.push(tracker);
                 }
             }
+            slot.variants.hand_over(&trackers);
             slot.sole = trackers.pop().filter(|_| workload.triggers.len() == 1);
         }
         for tracker in slot.variants.all().iter() {

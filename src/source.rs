@@ -28,6 +28,12 @@ pub enum Error {
         /// The deadline, in milliseconds.
         deadline_ms: u64,
     },
+    /// Others who ask were not done in time; nothing was sent.
+    #[error("no turn within {waited_ms} ms: others who are asked answer too slowly")]
+    NoTurn {
+        /// How long it was waited, in milliseconds.
+        waited_ms: u64,
+    },
     /// Nothing listens there.
     #[error("connection refused")]
     Refused,
@@ -166,7 +172,7 @@ impl Error {
     #[must_use]
     pub fn why(&self) -> Why {
         match self {
-            Error::Timeout { .. } => Why::Timeout,
+            Error::Timeout { .. } | Error::NoTurn { .. } => Why::Timeout,
             Error::Refused => Why::Refused,
             Error::Tls(_) | Error::File { what: FileRole::Ca, .. } => Why::Tls,
             Error::Transport(_) | Error::Incomplete { .. } | Error::Setup(_) => Why::Transport,

@@ -9,27 +9,27 @@ mod upstreams;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::sync::Notify;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::{AbortHandle, Id, JoinSet};
 use tokio::time::{Instant, interval, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use crate::clock::Clock;
-use crate::decision::{Answer, Decision, Health, Moment, Spec, Wake};
+use crate::decision::{Answer, Decision, Health, Moment, Wake};
 use crate::declog::{self, DecisionLog, Record, is_news};
-use crate::inventory::Workload;
+use crate::health::Pulse;
+use crate::inventory::{Workload, WorkloadKey};
 use crate::metrics::Metrics;
 use crate::observe::{Around, observe};
 use crate::registry::{Published, Registry, Tracker, TrackerKey};
 use crate::source::scrape::Scraper;
-use crate::trigger::{Context, SourceKind};
-use crate::web::{Pulse, WakeRequests};
+use crate::trigger::Context;
+use crate::web::WakeRequests;
 
 pub use states::States;
 pub use upstreams::Upstreams;
@@ -60,8 +60,9 @@ pub struct Parts {
 
 /// How often the supervisor shows that it lives.
 const BEAT: Duration = Duration::from_secs(1);
-/// First ticks are spread over this time, so that 10,000 workloads are not read in one instant.
-const SPREAD_MS: u64 = 500;
+/// Time between the first ticks of two triggers that are found together: 10,000 take the 5 s between
+/// two ticks, so that they are neither read in one instant nor for ever in one burst.
+const START_INTERVAL: Duration = Duration::from_micros(500);
 /// The tick never spins, whatever a decision asks for.
 const MIN_TICK_MS: u64 = 200;
 
@@ -91,9 +92,10 @@ pub async fn run(parts: Arc<Parts>, pulse: Pulse, cancel: CancellationToken) {
                 stale = true;
             }
             Some(ended) = tasks.join_next(), if !tasks.is_empty() => {
-                if ended.is_err_and(|error| error.is_panic()) {
+                if let Err(error) = ended && error.is_panic() {
                     // It gets a new task at once; the other workloads never notice.
-                    error!("a tick panicked and is started again");
+                    let workload = whose(&running, error.id()).map(tracing::field::display);
+                    error!(workload, "a tick panicked and is started again");
                 }
                 stale = true;
             }
@@ -113,6 +115,11 @@ struct Running {
     nudge: Arc<Notify>,
     /// The wake request that it was last told of.
     woken_at: Option<Moment>,
+}
+
+/// The workload that a task follows.
+fn whose(running: &HashMap<TrackerKey, Running>, task: Id) -> Option<&WorkloadKey> {
+    running.iter().find(|(_, running)| running.task.id() == task).map(|(key, _)| &key.workload)
 }
 
 /// Asks for a tick of each workload that somebody wants awake.
@@ -135,6 +142,7 @@ fn supervise(
 ) {
     let trackers = parts.registry.trackers();
     running.retain(|_, running| !running.task.is_finished());
+    let mut first_due = Instant::now();
     for tracker in trackers.iter() {
         if let Entry::Vacant(vacant) = running.entry(tracker.key.clone()) {
             let nudge = Arc::new(Notify::new());
@@ -147,7 +155,8 @@ fn supervise(
                 nudge: Arc::clone(&nudge),
                 gpu_seen_at: None,
             };
-            let task = tasks.spawn(follow.run(cancel.clone()));
+            let task = tasks.spawn(follow.run(first_due, cancel.clone()));
+            first_due += START_INTERVAL;
             vacant.insert(Running { task, nudge, woken_at: None });
         }
     }
@@ -172,17 +181,18 @@ struct Follow {
 }
 
 impl Follow {
-    async fn run(mut self, cancel: CancellationToken) {
+    async fn run(mut self, first_due: Instant, cancel: CancellationToken) {
         let mut engines = Engines::default();
-        let mut due = Instant::now() + Duration::from_millis(spread(&self.tracker.key));
+        let mut due = first_due;
         loop {
             let reads = tokio::select! {
                 () = cancel.cancelled() => return,
                 () = sleep_until(due) => true,
-                // Who is awake learns of more demand at its next tick. A wake has 500 ms, so it
-                // waits for no engine.
-                () = self.nudge.notified() => if self.is_active() { continue } else { false },
+                () = self.nudge.notified() => false,
             };
+            if !reads && self.is_active() {
+                continue;
+            }
             let started = Instant::now();
             let Some(next_tick_ms) = self.tick(&mut engines, reads).await else { return };
             let next = started + Duration::from_millis(next_tick_ms.max(MIN_TICK_MS));
@@ -190,22 +200,50 @@ impl Follow {
         }
     }
 
+    /// Who is awake learns of more demand at its next tick.
     fn is_active(&self) -> bool {
         matches!(self.tracker.published.load().answer, Answer::Value { active: true, .. })
     }
 
     /// One tick; gives the time to the next in milliseconds, or nothing when the workload is gone.
     async fn tick(&mut self, engines: &mut Engines, reads: bool) -> Option<u64> {
+        if reads {
+            self.read(engines).await?;
+        }
+        self.decide(engines)
+    }
+
+    /// Reads the engines; nothing when the workload is gone. A wake has 500 ms, so it is decided
+    /// while they are being read.
+    async fn read(&mut self, engines: &mut Engines) -> Option<()> {
+        let parts = Arc::clone(&self.parts);
+        let tracker = Arc::clone(&self.tracker);
+        let nudge = Arc::clone(&self.nudge);
+        let upstreams = parts.upstreams.load_full();
+        // Only this workload is kept while its engines are read, not the inventory around it.
+        let key = &tracker.key.workload;
+        let workload = Arc::clone(parts.registry.inventory().workloads.get(key)?);
+        // Kept apart while it lasts: thousands of tasks wait for most of their time.
+        let mut reads = Box::pin(engines::read(&parts, &upstreams, &workload, &tracker.policy));
+        let round = loop {
+            tokio::select! {
+                round = &mut reads => break round,
+                () = nudge.notified() => if !self.is_active() {
+                    self.decide(engines)?;
+                },
+            }
+        };
+        engines.record(round, &workload, parts.clock.now());
+        Some(())
+    }
+
+    /// Decides by what is known now and publishes; gives the time to the next tick in milliseconds,
+    /// or nothing when the workload is gone.
+    fn decide(&mut self, engines: &Engines) -> Option<u64> {
         let parts = Arc::clone(&self.parts);
         let tracker = Arc::clone(&self.tracker);
         let key = &tracker.key.workload;
         let upstreams = parts.upstreams.load_full();
-        if reads {
-            // Only this workload is kept while its engines are read, not the inventory around it.
-            let workload = Arc::clone(parts.registry.inventory().workloads.get(key)?);
-            engines.read(&parts, &upstreams, &workload, &tracker.policy).await;
-        }
-        // The counts may have changed meanwhile.
         let inventory = parts.registry.inventory();
         let workload = &Arc::clone(inventory.workloads.get(key)?);
         let counts_are_stale = inventory
@@ -213,7 +251,9 @@ impl Follow {
             .is_some_and(|since| parts.clock.now().millis_since(since) >= STALE_COUNTS_MS);
         drop(inventory);
 
-        let spec = spec(&tracker, workload, &upstreams);
+        let context = upstreams.context();
+        note_remarks(&tracker, workload, context);
+        let spec = tracker.policy.spec(workload, context);
         let now = parts.clock.now();
         let around = self.around(&upstreams, workload, now);
         let reading = |member: &_| engines.reading(member, spec.tick_ms, now);
@@ -229,7 +269,10 @@ impl Follow {
         let deciding = Instant::now();
         let decided = self.state.decide(parts.log.is_some(), &spec, &observation, now);
         parts.metrics.decided(deciding.elapsed());
-        let decision = Arc::new(decided.decision);
+        let mut decision = decided.decision;
+        // It is kept until the next one, once a workload.
+        decision.votes.shrink_to_fit();
+        let decision = Arc::new(decision);
         tell(&tracker, previous.decision.as_deref(), &decision);
         if let (Some(log), Some(before)) = (&parts.log, decided.before)
             && is_news(previous.decision.as_deref(), &decision)
@@ -279,10 +322,19 @@ impl Follow {
 /// until it has seen one.
 const UNSEEN_COLD_START_MS: u64 = 180_000;
 
-fn spec(tracker: &Tracker, workload: &Workload, upstreams: &Upstreams) -> Spec {
-    let context =
-        Context { default_source: SourceKind::Pods, wake_sources: upstreams.wake_source_names() };
-    tracker.policy.spec(workload, context)
+/// Keeps what has no effect for those who ask, and logs it when it changes: the keys alone, since
+/// values of metadata are logged nowhere.
+fn note_remarks(tracker: &Tracker, workload: &Workload, context: Context<'_>) {
+    let remarks = tracker.policy.remarks(workload, context);
+    let noted = tracker.remarks.load();
+    if noted.as_ref().map_or(&[][..], |noted| noted) == remarks {
+        return;
+    }
+    if !remarks.is_empty() {
+        let keys: Vec<_> = remarks.iter().map(|remark| remark.key).collect();
+        warn!(workload = %workload.key, ?keys, "trigger keys without effect: see `explain`");
+    }
+    tracker.remarks.store((!remarks.is_empty()).then(|| Arc::new(remarks)));
 }
 
 /// One log line for each change that an operator would want to find.
@@ -302,8 +354,5 @@ fn tell(tracker: &Tracker, previous: Option<&Decision>, decision: &Decision) {
     }
 }
 
-fn spread(key: &TrackerKey) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    key.hash(&mut hasher);
-    hasher.finish() % SPREAD_MS
-}
+#[cfg(test)]
+mod tests;

@@ -5,22 +5,30 @@
 use std::collections::BTreeSet;
 
 use crate::decision::{Mode, Profile, Spec, ZeroAfter};
-use crate::inventory::Workload;
+use crate::inventory::{Counted, Workload};
 use crate::schedule::WarmSchedule;
 
 mod faults;
 mod fields;
+mod remarks;
 #[cfg(test)]
 mod tests;
 
 pub use faults::{Fault, Faults};
 pub use fields::{FIELDS, Field};
+pub use remarks::Remark;
 
 /// The most keys that one trigger may have: more than twice the known ones with KEDA's own.
 pub const MAX_KEYS: usize = 64;
 
-/// The most bytes that keys and values of one trigger may have together.
-pub const MAX_BYTES: usize = 64 * 1024;
+/// The most triggers of one workload, those included that an edit has just replaced: two triggers
+/// and a day of edits.
+pub const MAX_TRIGGERS: usize = 16;
+
+/// The most bytes that keys and values of one trigger, or of all listed ones of a workload, may have
+/// together: a dozen keys with a long selector stay below 2 KiB, and 10,000 workloads at the limit
+/// would be 160 MiB, of which the API server would have to hold as much.
+pub const MAX_BYTES: usize = 16 * 1024;
 
 /// Keys that KEDA itself reads or that its documentation names; allowed and without meaning here.
 ///
@@ -80,6 +88,17 @@ pub fn parse<'a>(metadata: impl IntoIterator<Item = (&'a str, &'a str)>) -> Resu
     if faults.is_empty() { Ok(policy) } else { Err(Faults::new(faults)) }
 }
 
+/// The name that is most like a given one; `None` if there are no names.
+pub(crate) fn nearest<'a>(given: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    /// Longer than every known key. Cut before comparing: the work grows with both lengths.
+    const MAX_COMPARED: usize = 40;
+    let cut = |text: &str| text.chars().take(MAX_COMPARED).collect::<String>().to_ascii_lowercase();
+    let given = cut(given);
+    // Relative to the length, so that a long name cut short is not taken for a short one.
+    let likeness = |name: &str| strsim::normalized_levenshtein(&given, &cut(name));
+    names.max_by(|a, b| likeness(a).total_cmp(&likeness(b)))
+}
+
 /// Whether a key is KEDA's own, in either form.
 #[must_use]
 pub fn is_keda_key(key: &str) -> bool {
@@ -91,7 +110,7 @@ pub fn is_keda_key(key: &str) -> bool {
 pub struct Policy {
     /// `engine`: the engine's family, or `None` for recognition by the series present.
     pub engine: Option<EngineFamily>,
-    /// `source`: where engine metrics come from, or `None` for the process's default.
+    /// `source`: where engine metrics come from, or `None` for [`Policy::source`]'s choice.
     pub source: Option<SourceKind>,
     /// `podSelector`: label selector of the pods to read, instead of the target's own.
     pub pod_selector: Option<String>,
@@ -154,13 +173,25 @@ impl Default for Policy {
 /// What the process's configuration adds to a policy.
 #[derive(Debug, Clone, Copy)]
 pub struct Context<'a> {
-    /// Where engine metrics come from when the trigger does not say.
-    pub default_source: SourceKind,
     /// The names of the configured wake sources.
     pub wake_sources: &'a BTreeSet<String>,
+    /// Whether there is a Prometheus to read engines from.
+    pub has_prometheus: bool,
 }
 
 impl Policy {
+    /// Where this workload's engine metrics are read. Where the trigger does not say: directly,
+    /// if the Kubernetes API or the configuration tells where its engines are; else from Prometheus.
+    #[must_use]
+    pub fn source(&self, workload: &Workload) -> SourceKind {
+        let has_address = match workload.counted {
+            Counted::ByKubernetes => true,
+            Counted::ByAnswers => workload.members.iter().any(|member| member.endpoint.is_some()),
+        };
+        let default = if has_address { SourceKind::Pods } else { SourceKind::Prometheus };
+        self.source.unwrap_or(default)
+    }
+
     /// The decision's input: this policy with the workload's bounds.
     #[must_use]
     pub fn spec(&self, workload: &Workload, context: Context<'_>) -> Spec {
@@ -181,7 +212,7 @@ impl Policy {
             gpus_per_replica: self.gpus_per_replica.or(workload.gpus_per_replica),
             mode: self.mode,
             fallback_replicas: workload.fallback_replicas.filter(|replicas| *replicas >= 1),
-            tick_ms: self.source.unwrap_or(context.default_source).tick_ms(),
+            tick_ms: self.source(workload).tick_ms(),
         }
     }
 }

@@ -6,7 +6,6 @@ mod access;
 mod error;
 #[cfg(test)]
 pub(crate) mod fixtures;
-mod health;
 mod hpa;
 mod serve;
 mod view;
@@ -26,7 +25,6 @@ use tokio::sync::Semaphore;
 
 pub use access::Access;
 pub use error::Error;
-pub use health::{HUNG_AFTER_MS, Health, Pulse};
 pub use hpa::{DEFAULT_TOLERANCE, HpaEffect, hpa_effect};
 pub use serve::{END_TIMEOUT, HEADER_TIMEOUT, MAX_CONNECTION_AGE, MAX_CONNECTIONS, serve};
 pub use view::{Asked, Hpa, Member, Page, Snapshot, VoteText, Workload};
@@ -37,6 +35,7 @@ use serve::Peer;
 
 use crate::clock::Clock;
 use crate::decision::Answer;
+use crate::health::Health;
 use crate::inventory::WorkloadKey;
 use crate::metrics;
 use crate::registry::{Registry, Tracker};

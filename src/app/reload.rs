@@ -16,7 +16,7 @@ use tracing::{info, warn};
 use crate::config::{self, Config, MAX_FILE_BYTES};
 use crate::shutdown::Reloads;
 use crate::telemetry::ErrorChain;
-use crate::tick::{Parts, Upstreams};
+use crate::tick::Parts;
 
 /// How often the file is looked at. A mounted ConfigMap changes by a renamed link, which a watch on
 /// the file itself would miss.
@@ -80,11 +80,9 @@ fn apply(new: Config, current: &mut Config, in_cluster: bool, parts: &Parts) -> 
     if (new.grpc_address, new.http_address) != (current.grpc_address, current.http_address) {
         warn!("listen addresses change with the next start only");
     }
-    // Kept when they stand as they were: their readers have what they read last.
-    if !new.same_upstreams(current) {
-        let upstreams = Upstreams::start(&new, &parts.scraper, &parts.metrics, parts.clock)?;
-        parts.upstreams.store(Arc::new(upstreams));
-    }
+    let upstreams = parts.upstreams.load();
+    let upstreams = upstreams.changed_to(&new, &parts.scraper, &parts.metrics, parts.clock)?;
+    parts.upstreams.store(Arc::new(upstreams));
     if !in_cluster {
         parts.registry.set_inventory(Arc::clone(&new.inventory));
     }

@@ -24,6 +24,7 @@ use crate::config::Config;
 use crate::declog::{self, DecisionLog};
 use crate::grpc;
 use crate::grpc::observe::RpcMetrics;
+use crate::health::Health;
 use crate::inventory::Inventory;
 use crate::metrics::{Metrics, Page};
 use crate::registry::{Limits, Registry};
@@ -32,7 +33,7 @@ use crate::source::scrape::{self, Scraper};
 use crate::statedir::{SAVE_INTERVAL_MS, StateDir};
 use crate::telemetry::{self, ErrorChain};
 use crate::tick::{self, Parts, States, Upstreams};
-use crate::web::{self, Access, Api, Health, WakeRequests};
+use crate::web::{self, Access, Api, WakeRequests};
 
 const DEFAULT_GRPC: ([u8; 4], u16) = ([0, 0, 0, 0], 9090);
 const DEFAULT_HTTP: ([u8; 4], u16) = ([0, 0, 0, 0], 8080);
@@ -198,10 +199,12 @@ fn answer(
     tasks: &mut JoinSet<()>,
 ) -> anyhow::Result<()> {
     let rpc_metrics = RpcMetrics::default();
+    let health = Health::new(parts.clock);
     let options = grpc::Options {
         drain_delay: Duration::from_millis(args.drain_delay),
         grace: Duration::from_millis(args.shutdown_grace),
         tls: tls(args),
+        pulse: Some(health.pulse("grpc")),
         ..grpc::Options::default()
     };
     let registry = parts.registry.clone();
@@ -209,7 +212,6 @@ fn answer(
 
     let mut page = Page::new(&parts.metrics, parts.registry.clone(), parts.clock);
     rpc_metrics.register(page.families_mut());
-    let health = Health::new(parts.clock);
     let router = web::router(Api {
         registry: parts.registry.clone(),
         clock: parts.clock,

@@ -9,17 +9,8 @@ use kube::core::DynamicObject;
 use serde::Deserialize;
 
 use super::selector::PodSelector;
-
-/// Most triggers that are kept of one ScaledObject.
-const MAX_TRIGGERS: usize = 16;
-/// Most bytes of trigger metadata that are kept of one ScaledObject: a dozen keys with a long
-/// selector stay below 2 KiB; 10,000 objects at the limit would be 160 MiB, of which the API
-/// server would have to hold as much.
-const MAX_METADATA_BYTES: usize = 16 * 1024;
-/// Bound of replica counts, far above any fleet; KEDA's own is 2^31 - 1.
-const MAX_REPLICAS: i64 = 1_000_000;
-/// KEDA's default of `maxReplicaCount` (scaledobject_types.go).
-const DEFAULT_MAX_REPLICAS: i64 = 100;
+use crate::inventory::{DEFAULT_MAX_REPLICAS, MOST_REPLICAS};
+use crate::trigger::{MAX_BYTES, MAX_TRIGGERS};
 
 /// A ScaledObject, reduced to what matters here.
 #[derive(Debug, Clone, PartialEq)]
@@ -81,7 +72,7 @@ pub(super) enum Error {
     #[error("the spec is not that of a ScaledObject")]
     Shape(#[source] serde_json::Error),
     /// A replica count out of range.
-    #[error("`{field}` is {value}: expected 0 to {MAX_REPLICAS}")]
+    #[error("`{field}` is {value}: expected 0 to {MOST_REPLICAS}")]
     Replicas {
         /// The field.
         field: &'static str,
@@ -102,7 +93,7 @@ pub(super) enum Error {
     },
     /// More or larger triggers than are kept.
     #[error(
-        "the triggers have {bytes} bytes in {count} maps: expected at most {MAX_METADATA_BYTES} in {MAX_TRIGGERS}"
+        "the triggers have {bytes} bytes in {count} maps: expected at most {MAX_BYTES} in {MAX_TRIGGERS}"
     )]
     Triggers {
         /// How many external triggers.
@@ -156,9 +147,8 @@ impl ScaledObject {
     /// When the object is not one that KEDA would work with.
     pub(super) fn from_object(object: &DynamicObject) -> Result<ScaledObject, Error> {
         let Whole { spec } = Whole::deserialize(&object.data).map_err(Error::Shape)?;
-        let max =
-            replicas("maxReplicaCount", spec.max_replica_count.unwrap_or(DEFAULT_MAX_REPLICAS))?
-                .max(1);
+        let max = spec.max_replica_count.unwrap_or_else(|| DEFAULT_MAX_REPLICAS.into());
+        let max = replicas("maxReplicaCount", max)?.max(1);
         let fallback = spec.fallback.and_then(|fallback| fallback.replicas).unwrap_or(0);
         let fallback = replicas("fallback.replicas", fallback)?;
         let triggers = external_triggers(spec.triggers.unwrap_or_default())?;
@@ -183,7 +173,7 @@ fn chosen(triggers: &[BTreeMap<String, String>]) -> Chosen {
 
 fn replicas(field: &'static str, value: i64) -> Result<u32, Error> {
     match u32::try_from(value) {
-        Ok(count) if value <= MAX_REPLICAS => Ok(count),
+        Ok(count) if count <= MOST_REPLICAS => Ok(count),
         Ok(_) | Err(_) => Err(Error::Replicas { field, value }),
     }
 }
@@ -227,7 +217,7 @@ fn external_triggers(triggers: Vec<Trigger>) -> Result<Vec<BTreeMap<String, Stri
         .map(|trigger| trigger.metadata.unwrap_or_default())
         .collect();
     let bytes = external.iter().flatten().map(|(key, value)| key.len() + value.len()).sum();
-    if external.len() > MAX_TRIGGERS || bytes > MAX_METADATA_BYTES {
+    if external.len() > MAX_TRIGGERS || bytes > MAX_BYTES {
         return Err(Error::Triggers { count: external.len(), bytes });
     }
     Ok(external)
@@ -428,10 +418,10 @@ mod tests {
         let with = |triggers: Vec<Value>| {
             read_spec(json!({"scaleTargetRef": {"name": "llm"}, "triggers": triggers}))
         };
-        assert!(with(vec![trigger(MAX_METADATA_BYTES - 1)]).is_ok());
+        assert!(with(vec![trigger(MAX_BYTES - 1)]).is_ok());
         assert!(matches!(
-            with(vec![trigger(MAX_METADATA_BYTES)]),
-            Err(Error::Triggers { count: 1, bytes }) if bytes == MAX_METADATA_BYTES + 1
+            with(vec![trigger(MAX_BYTES)]),
+            Err(Error::Triggers { count: 1, bytes }) if bytes == MAX_BYTES + 1
         ));
         assert!(with(vec![trigger(1); MAX_TRIGGERS]).is_ok());
         assert!(with(vec![trigger(1); MAX_TRIGGERS + 1]).is_err());

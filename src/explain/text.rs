@@ -35,6 +35,12 @@ pub fn print(snapshot: &Snapshot, out: &mut dyn Write) -> io::Result<()> {
             wrapped(out, "  ", "    ", sentence)?;
         }
     }
+    if !snapshot.remarks.is_empty() {
+        writeln!(out, "\nKeys without effect")?;
+        for sentence in &snapshot.remarks {
+            wrapped(out, "  ", "    ", sentence)?;
+        }
+    }
     members(out, &snapshot.members)?;
     if snapshot.triggers.len() > 1 {
         let others = format!(

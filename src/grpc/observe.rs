@@ -2,6 +2,8 @@
 //!
 //! Must not label by anything that a caller chooses.
 
+use std::sync::{Arc, OnceLock};
+
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -24,7 +26,20 @@ pub struct RpcMetrics {
     durations: Family<RpcLabel, Histogram, fn() -> Histogram>,
     open_streams: Gauge,
     edges_sent: Counter,
+    tls_reloads: Family<ResultLabel, Counter>,
+    cells: Arc<Cells>,
 }
+
+/// The families' members by their place, so that a call that counts takes no lock of a family and
+/// hashes no label.
+#[derive(Debug, Default)]
+struct Cells {
+    requests: [[[OnceLock<Counter>; N_CODES]; Caller::ALL.len()]; Rpc::ALL.len()],
+    durations: [OnceLock<Histogram>; Rpc::ALL.len()],
+}
+
+/// gRPC's codes are 0 to 16.
+const N_CODES: usize = 17;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RequestLabels {
@@ -38,14 +53,26 @@ struct RpcLabel {
     rpc: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ResultLabel {
+    result: &'static str,
+}
+
 impl Default for RpcMetrics {
     fn default() -> RpcMetrics {
-        RpcMetrics {
+        let metrics = RpcMetrics {
             requests: Family::default(),
             durations: Family::new_with_constructor(|| Histogram::new(BUCKETS_S)),
             open_streams: Gauge::default(),
             edges_sent: Counter::default(),
+            tls_reloads: Family::default(),
+            cells: Arc::default(),
+        };
+        // From the first scrape on, so that a rate over the first failure is not lost.
+        for applied in [true, false] {
+            drop(metrics.tls_reloads.get_or_create(&reload(applied)));
         }
+        metrics
     }
 }
 
@@ -71,6 +98,17 @@ impl RpcMetrics {
             "Activations pushed over StreamIsActive",
             self.edges_sent.clone(),
         );
+        registry.register(
+            "tls_reloads",
+            "Reads of changed or unreadable TLS files: applied, or refused with the old ones kept",
+            self.tls_reloads.clone(),
+        );
+    }
+
+    /// How often the TLS files were read anew with this result.
+    #[must_use]
+    pub fn tls_reloads(&self, applied: bool) -> u64 {
+        self.tls_reloads.get(&reload(applied)).map_or(0, |counter| counter.get())
     }
 
     /// How many calls have ended so.
@@ -94,14 +132,21 @@ impl RpcMetrics {
         let started = Instant::now();
         let result = answer();
         let code = result.as_ref().err().map_or(Code::Ok, Status::code);
-        self.requests.get_or_create(&labels(rpc, code, caller)).inc();
-        let elapsed_s = started.elapsed().as_secs_f64();
-        self.durations.get_or_create(&RpcLabel { rpc: rpc.label() }).observe(elapsed_s);
+        self.ended(rpc, code, caller);
+        let duration = self.cells.durations[rpc as usize]
+            .get_or_init(|| self.durations.get_or_create_owned(&RpcLabel { rpc: rpc.label() }));
+        duration.observe(started.elapsed().as_secs_f64());
         result
     }
 
     pub(super) fn ended(&self, rpc: Rpc, code: Code, caller: Caller) {
-        self.requests.get_or_create(&labels(rpc, code, caller)).inc();
+        // In the order of `Rpc::ALL`, `Caller::ALL` and gRPC's numbers, which the arrays have too.
+        let cell = &self.cells.requests[rpc as usize][caller as usize][code as usize];
+        cell.get_or_init(|| self.requests.get_or_create_owned(&labels(rpc, code, caller))).inc();
+    }
+
+    pub(super) fn tls_reloaded(&self, applied: bool) {
+        self.tls_reloads.get_or_create(&reload(applied)).inc();
     }
 
     pub(super) fn stream(&self, caller: Caller) -> StreamGuard {
@@ -133,6 +178,10 @@ impl Drop for StreamGuard {
         self.metrics.open_streams.dec();
         self.metrics.ended(Rpc::StreamIsActive, self.code, self.caller);
     }
+}
+
+fn reload(applied: bool) -> ResultLabel {
+    ResultLabel { result: if applied { "applied" } else { "refused" } }
 }
 
 fn labels(rpc: Rpc, code: Code, caller: Caller) -> RequestLabels {
@@ -189,6 +238,7 @@ mod tests {
             "ghostscaler_grpc_request_duration_seconds_count{rpc=\"GetMetrics\"} 1",
             "ghostscaler_grpc_open_streams 1",
             "ghostscaler_grpc_edges_sent_total 1",
+            "ghostscaler_grpc_tls_reloads_total{result=\"applied\"} 0",
         ] {
             assert!(page.lines().any(|found| found == line), "{line}\n{page}");
         }

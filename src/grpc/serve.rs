@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tonic::server::NamedService;
@@ -15,6 +16,7 @@ use tonic_health::ServingStatus;
 use super::observe::RpcMetrics;
 use super::service::{Service, jittered};
 use super::tls::{self, Tls};
+use crate::health::Pulse;
 use crate::proto;
 use crate::proto::external_scaler_server::ExternalScalerServer;
 use crate::registry::Registry;
@@ -23,7 +25,7 @@ use crate::registry::Registry;
 /// call.
 const WORKERS: usize = 2;
 
-/// Messages above this are refused while they arrive. Metadata is refused above 64 KiB already, by
+/// Messages above this are refused while they arrive. Metadata is refused above 16 KiB already, by
 /// a status that says so; this bounds what is held before it can be looked at.
 const MAX_MESSAGE_BYTES: usize = 2 * 1024 * 1024;
 
@@ -39,6 +41,9 @@ const MAX_PENDING_RESETS: usize = 20_000;
 /// Flow-control window of a connection. Of half of it h2 takes 256 bytes for each small request that
 /// it has not handed on yet, and cuts the connection when that is used up: at 16,384 calls at once.
 const CONNECTION_WINDOW_BYTES: u32 = 8 * 1024 * 1024;
+
+/// How often the service shows that it lives.
+const BEAT: Duration = Duration::from_secs(1);
 
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -57,6 +62,8 @@ pub struct Options {
     pub grace: Duration,
     /// Certificate files; `None` serves plaintext.
     pub tls: Option<Tls>,
+    /// Beaten each second while the service's threads turn; `None` shows it to nobody.
+    pub pulse: Option<Pulse>,
 }
 
 impl Default for Options {
@@ -66,6 +73,7 @@ impl Default for Options {
             drain_delay: Duration::from_secs(5),
             grace: Duration::from_secs(5),
             tls: None,
+            pulse: None,
         }
     }
 }
@@ -138,15 +146,29 @@ pub fn spawn(
     options: Options,
     shutdown: CancellationToken,
 ) -> Result<Server, Error> {
-    let address = listener.local_addr().map_err(Error::Start)?;
-    listener.set_nonblocking(true).map_err(Error::Start)?;
-    let acceptor = options.tls.clone().map(tls::Acceptor::load).transpose()?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
+    spawn_on(runtime().map_err(Error::Start)?, listener, registry, metrics, options, shutdown)
+}
+
+fn runtime() -> std::io::Result<Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)
         .thread_name("grpc")
         .enable_all()
         .build()
-        .map_err(Error::Start)?;
+}
+
+fn spawn_on(
+    runtime: Runtime,
+    listener: std::net::TcpListener,
+    registry: Registry,
+    metrics: RpcMetrics,
+    options: Options,
+    shutdown: CancellationToken,
+) -> Result<Server, Error> {
+    let address = listener.local_addr().map_err(Error::Start)?;
+    listener.set_nonblocking(true).map_err(Error::Start)?;
+    let load = |files| tls::Acceptor::load(files, metrics.clone());
+    let acceptor = options.tls.clone().map(load).transpose()?;
     let readiness = Readiness { ready: watch::Sender::new(false) };
     let (ended, finished) = oneshot::channel();
     let serving = Serving { registry, metrics, options, acceptor, shutdown };
@@ -182,7 +204,7 @@ impl Serving {
         let streams_end = CancellationToken::new();
         let router = self.router(ready, streams_end.clone()).await?;
 
-        let Options { drain_delay, grace, .. } = self.options;
+        let Options { drain_delay, grace, pulse, .. } = self.options;
         let shutdown = self.shutdown.clone();
         let drained = CancellationToken::new();
         let begin_drain = {
@@ -213,6 +235,7 @@ impl Serving {
         };
         tokio::select! {
             served = serve => served.map_err(Error::Transport),
+            () = beat(pulse) => Ok(()),
             () = out_of_grace => {
                 tracing::warn!("connections still open at the end of the grace are dropped");
                 Ok(())
@@ -260,6 +283,18 @@ impl Serving {
     }
 }
 
+/// Beats while both the thread that accepts, which runs this, and a worker that answers come round.
+async fn beat(pulse: Option<Pulse>) {
+    let Some(pulse) = pulse else { return std::future::pending().await };
+    let mut beats = tokio::time::interval(BEAT);
+    loop {
+        beats.tick().await;
+        let pulse = pulse.clone();
+        // Only a panic could make it fail, and then nothing has beaten.
+        drop(tokio::spawn(async move { pulse.beat() }).await);
+    }
+}
+
 /// Carries the readiness to the health service; a shutdown turns it off for good.
 async fn follow_readiness(
     reporter: tonic_health::server::HealthReporter,
@@ -282,5 +317,54 @@ async fn report(reporter: &tonic_health::server::HealthReporter, ready: bool) {
     let status = if ready { ServingStatus::Serving } else { ServingStatus::NotServing };
     for name in ["", <ExternalScalerServer<Service> as NamedService>::NAME] {
         reporter.set_service_status(name, status).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::health::Health;
+    use crate::registry::Limits;
+
+    async fn until(reached: impl Fn() -> bool) {
+        let wait = async {
+            while !reached() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), wait).await.expect("within a minute");
+    }
+
+    #[tokio::test]
+    async fn a_runtime_whose_workers_hang_is_known_as_hung_until_they_turn_again() {
+        let clock = Clock::start();
+        let health = Health::with_limit(clock, 3_000);
+        let options = Options { pulse: Some(health.pulse("grpc")), ..Options::default() };
+        let runtime = runtime().unwrap();
+        let workers = runtime.handle().clone();
+        let shutdown = CancellationToken::new();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let registry = Registry::new(Limits::default(), clock);
+        let metrics = RpcMetrics::default();
+        let server =
+            spawn_on(runtime, listener, registry, metrics, options, shutdown.clone()).unwrap();
+        let started_at = clock.now();
+        until(|| clock.now().millis_since(started_at) > 3_500).await;
+        assert_eq!(health.hung(), [], "it beats while nothing is asked");
+
+        let mut releases = Vec::new();
+        for _ in 0..WORKERS {
+            let (release, released) = mpsc::channel::<()>();
+            releases.push(release);
+            workers.spawn(async move { released.recv().ok() });
+        }
+        until(|| health.hung().iter().any(|(name, _)| *name == "grpc")).await;
+        drop(releases);
+        until(|| health.hung().is_empty()).await;
+        shutdown.cancel();
+        server.finished().await.unwrap();
     }
 }

@@ -15,9 +15,12 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
+use tokio::time::MissedTickBehavior;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_stream::wrappers::ReceiverStream;
+
+use super::observe::RpcMetrics;
 
 /// A usual [`Tls::reload_interval`]: a mounted secret itself takes up to a minute to change.
 pub const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
@@ -76,6 +79,7 @@ pub(super) struct Acceptor {
     files: Tls,
     loaded: Contents,
     config: Arc<ArcSwap<ServerConfig>>,
+    metrics: RpcMetrics,
 }
 
 /// The bytes of the files, to tell whether they have changed. Not shown by `Debug`: one is a key.
@@ -94,10 +98,10 @@ impl std::fmt::Debug for Contents {
 
 impl Acceptor {
     /// Reads the files.
-    pub(super) fn load(files: Tls) -> Result<Acceptor, Error> {
+    pub(super) fn load(files: Tls, metrics: RpcMetrics) -> Result<Acceptor, Error> {
         let loaded = files.read()?;
         let config = Arc::new(ArcSwap::from_pointee(files.config(&loaded)?));
-        Ok(Acceptor { files, loaded, config })
+        Ok(Acceptor { files, loaded, config, metrics })
     }
 
     /// Connections whose handshake has succeeded, until the stream is dropped.
@@ -120,26 +124,36 @@ impl Acceptor {
 
     async fn reload(mut self) {
         let mut interval = tokio::time::interval(self.files.reload_interval);
+        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // What could not be used is not tried, or told, again until the files change once more.
         let mut refused = None;
         loop {
             interval.tick().await;
-            // Small local files: a mounted secret is memory.
-            match self.files.read() {
+            // On a thread of its own: a disk that hangs must hold up no call.
+            let files = self.files.clone();
+            let Ok(read) = tokio::task::spawn_blocking(move || files.read()).await else {
+                continue;
+            };
+            match read {
                 Ok(contents) if contents == self.loaded || Some(&contents) == refused.as_ref() => {}
                 Ok(contents) => match self.files.config(&contents) {
                     Ok(config) => {
                         self.config.store(Arc::new(config));
                         self.loaded = contents;
                         refused = None;
+                        self.metrics.tls_reloaded(true);
                         tracing::info!("new TLS files are in use");
                     }
                     Err(error) => {
+                        self.metrics.tls_reloaded(false);
                         tracing::warn!(%error, "new TLS files refused, the old ones stay in use");
                         refused = Some(contents);
                     }
                 },
-                Err(error) => tracing::warn!(%error, "TLS files not read, the old ones stay"),
+                Err(error) => {
+                    self.metrics.tls_reloaded(false);
+                    tracing::warn!(%error, "TLS files not read, the old ones stay");
+                }
             }
         }
     }

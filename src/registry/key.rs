@@ -33,6 +33,7 @@ pub(super) const NO_KEYS: u64 = 0;
 /// who writes those could as well write them equal.
 pub(super) fn fingerprint<'a>(metadata: impl Iterator<Item = (&'a str, &'a str)>) -> Option<u64> {
     let mut sum = NO_KEYS;
+    let mut has_own = false;
     let mut bytes = 0_usize;
     for (index, (key, value)) in metadata.enumerate() {
         bytes = bytes.saturating_add(key.len()).saturating_add(value.len());
@@ -40,10 +41,12 @@ pub(super) fn fingerprint<'a>(metadata: impl Iterator<Item = (&'a str, &'a str)>
             return None;
         }
         if !trigger::is_keda_key(key) {
+            has_own = true;
             sum = sum.wrapping_add(entry_hash(key, value));
         }
     }
-    Some(sum)
+    // An empty key with an empty value has the hash 0, and is a key all the same.
+    Some(if has_own && sum == NO_KEYS { 1 } else { sum })
 }
 
 fn entry_hash(key: &str, value: &str) -> u64 {
@@ -54,7 +57,7 @@ fn entry_hash(key: &str, value: &str) -> u64 {
     hash ^ (hash >> 31)
 }
 
-/// FNV-1a over words of eight bytes, the length first: a call's metadata is hashed each time, and
+/// Word by word, in the manner of FNV-1a, the length first: a call's metadata is hashed each time, and
 /// byte by byte that would be the dearest part of a look-up.
 fn absorb(hash: u64, bytes: &[u8]) -> u64 {
     let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
@@ -93,8 +96,9 @@ mod tests {
 
     #[test]
     fn every_key_and_value_counts() {
-        let maps: [&[(&str, &str)]; 7] = [
+        let maps: [&[(&str, &str)]; 8] = [
             &[],
+            &[("", "")],
             &[("sloTtft", "2s")],
             &[("sloTtft", "3s")],
             &[("sloTtftFromEnv", "2s")],

@@ -218,7 +218,7 @@ async fn an_unlisted_trigger_is_dropped_ten_minutes_after_its_last_call() {
 async fn a_trigger_that_was_edited_away_is_dropped_a_minute_after_its_last_call() {
     let registry = registry(&[workload("a", Some(1), &[&[("sloTtft", "3s")]])]);
     let old = call(&registry, "a", &[]).unwrap();
-    let stream = old.clone().open_stream();
+    let mut stream = old.clone().open_stream();
     registry.set_inventory(inventory(&[workload("a", Some(1), &[&[("sloTtft", "4s")]])]));
     assert_eq!(call(&registry, "a", &[]).unwrap().predecessor.as_ref(), Some(&old.key));
     tokio::time::advance(Duration::from_secs(59)).await;
@@ -228,7 +228,9 @@ async fn a_trigger_that_was_edited_away_is_dropped_a_minute_after_its_last_call(
     registry.drop_idle();
     assert_eq!(registry.trackers().len(), 1);
     assert_eq!(registry.trackers()[0].policy.slo_ttft_ms, 4_000);
-    assert!(stream.changed().await, "its stream ends, so that KEDA opens one of the new policy");
+    assert!(stream.take_edge(), "its stream goes on with the new policy");
+    assert!(is_silent(&mut stream));
+    assert_eq!(registry.trackers()[0].n_streams(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -270,6 +272,62 @@ async fn e2_a_stream_sees_each_rising_edge_once() {
     let mut second = tracker.clone().open_stream();
     assert!(second.take_edge() && !second.take_edge());
     assert_eq!(tracker.n_streams(), 2);
+}
+
+/// Whether an open stream waits: nothing to tell, and no end.
+fn is_silent(stream: &mut OpenStream) -> bool {
+    use futures_util::FutureExt as _;
+    !stream.take_edge() && stream.changed().now_or_never().is_none()
+}
+
+#[test]
+fn a_stream_moves_to_the_trigger_that_replaces_its_own() {
+    let sleeping = |slo| workload("a", Some(0), &[&[("sloTtft", slo)]]);
+    let registry = registry(&[sleeping("1s")]);
+    let old = call(&registry, "a", &[("sloTtft", "1s")]).unwrap();
+    let mut stream = Arc::clone(&old).open_stream();
+    assert!(is_silent(&mut stream));
+    registry.set_inventory(inventory(&[sleeping("2s")]));
+    let new = call(&registry, "a", &[("sloTtft", "2s")]).unwrap();
+    assert!(is_silent(&mut stream));
+    assert_eq!((old.n_streams(), new.n_streams()), (0, 1));
+
+    new.publish(decided(1, value(1, true)));
+    assert!(stream.take_edge(), "the edge of the new trigger");
+    assert!(is_silent(&mut stream));
+    // An edit back: what goes on was told, and a new edge is told once.
+    new.publish(decided(2, value(2, true)));
+    old.publish(decided(1, value(2, true)));
+    registry.set_inventory(inventory(&[sleeping("1s")]));
+    assert!(is_silent(&mut stream));
+    assert_eq!((old.n_streams(), new.n_streams()), (1, 0));
+    new.publish(decided(3, value(0, false)));
+    new.publish(decided(4, value(1, true)));
+    assert!(is_silent(&mut stream), "the replaced trigger is not followed any more");
+    old.publish(decided(2, value(0, false)));
+    old.publish(decided(3, value(1, true)));
+    assert!(stream.take_edge());
+    // Without anything in its place a stream stays where it is.
+    registry.set_inventory(inventory(&[workload("a", Some(0), &[])]));
+    assert!(is_silent(&mut stream));
+    assert_eq!(old.n_streams(), 1);
+    drop(stream);
+    assert_eq!(old.n_streams(), 0);
+}
+
+#[tokio::test]
+async fn a_waiting_stream_learns_of_its_trigger_being_replaced() {
+    let registry = registry(&[workload("a", Some(0), &[&[("sloTtft", "1s")]])]);
+    let old = call(&registry, "a", &[("sloTtft", "1s")]).unwrap();
+    let mut stream = old.open_stream();
+    let waiting = tokio::spawn(async move {
+        while !stream.take_edge() {
+            assert!(!stream.changed().await, "it is moved and not ended");
+        }
+    });
+    tokio::task::yield_now().await;
+    registry.set_inventory(inventory(&[workload("a", Some(3), &[&[("sloTtft", "2s")]])]));
+    tokio::time::timeout(Duration::from_secs(30), waiting).await.unwrap().unwrap();
 }
 
 #[tokio::test]

@@ -2,8 +2,8 @@
 //!
 //! The tick publishes, calls read; neither waits for the other.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::Notify;
@@ -13,7 +13,7 @@ use super::{Caller, Rpc};
 use crate::clock::Clock;
 use crate::decision::{Answer, Decision, Health, Moment, Observation, Spec, Unavailable};
 use crate::inventory::Workload;
-use crate::trigger::Policy;
+use crate::trigger::{Policy, Remark};
 
 /// What is answered for one trigger: immutable, replaced whole.
 #[derive(Debug, Clone, PartialEq)]
@@ -64,12 +64,16 @@ pub struct Tracker {
     pub published: ArcSwap<Published>,
     /// What the last tick saw, for the API and the metrics; `None` before the first tick.
     pub observed: ArcSwapOption<Observation>,
+    /// What of the policy has no effect, for the API; `None` if there is nothing to say.
+    pub remarks: ArcSwapOption<Vec<Remark>>,
     clock: Clock,
     created_at: Moment,
     listed: AtomicBool,
     // When the inventory ceased to list it; `NEVER` if it never did.
     unlisted_at: AtomicI64,
     retired: AtomicBool,
+    // What the inventory lists in its place, while it is edited away.
+    successor: Mutex<Weak<Tracker>>,
     n_streams: AtomicUsize,
     // Rising edges of activity so far, times 2, plus 1 while active: one word, so that a stream
     // that opens can tell what it has seen from what is still to come.
@@ -106,11 +110,13 @@ impl Tracker {
             predecessor,
             published: ArcSwap::from_pointee(unknown),
             observed: ArcSwapOption::empty(),
+            remarks: ArcSwapOption::empty(),
             clock,
             created_at,
             listed: AtomicBool::new(false),
             unlisted_at: AtomicI64::new(NEVER),
             retired: AtomicBool::new(false),
+            successor: Mutex::default(),
             n_streams: AtomicUsize::new(0),
             activity: AtomicU64::new(0),
             changed: Notify::new(),
@@ -177,9 +183,34 @@ impl Tracker {
         self.listed.load(Ordering::Relaxed)
     }
 
+    /// Whether the inventory has listed it and lists it no longer.
+    pub(super) fn is_edited_away(&self) -> bool {
+        !self.is_listed() && self.unlisted_at.load(Ordering::Relaxed) != NEVER
+    }
+
+    /// Names what has replaced it, if anything has; its open streams move there.
+    pub(super) fn set_successor(&self, successor: Option<&Arc<Tracker>>) {
+        let weak = successor.map(Arc::downgrade).unwrap_or_default();
+        *self.successor.lock().unwrap_or_else(PoisonError::into_inner) = weak;
+        self.changed.notify_waiters();
+    }
+
+    fn successor(&self) -> Option<Arc<Tracker>> {
+        if !self.is_edited_away() {
+            return None;
+        }
+        self.successor.lock().unwrap_or_else(PoisonError::into_inner).upgrade()
+    }
+
+    /// Rising edges so far, and whether it is active.
+    fn activity(&self) -> (u64, bool) {
+        let word = self.activity.load(Ordering::Acquire);
+        (word >> 1, word & 1 == 1)
+    }
+
     /// Whether nobody needs it any more. What only calls bring is kept for `idle_ms` after the
     /// last one, and while a stream is open. What the inventory listed and lists no longer has been
-    /// edited away, which KEDA sees within seconds; its streams shall move to what replaced it.
+    /// edited away, which KEDA sees within seconds; its streams have moved to what replaced it.
     pub(super) fn is_idle(&self, now: Moment, idle_ms: u64) -> bool {
         if self.is_listed() {
             return false;
@@ -237,8 +268,8 @@ impl OpenStream {
     /// Whether `true` is to be sent now: on opening if active, later once for each rising edge
     /// that still holds.
     pub fn take_edge(&mut self) -> bool {
-        let word = self.tracker.activity.load(Ordering::Acquire);
-        let (edges, active) = (word >> 1, word & 1 == 1);
+        self.move_on();
+        let (edges, active) = self.tracker.activity();
         active && self.edges_told.replace(edges) != Some(edges)
     }
 
@@ -247,19 +278,31 @@ impl OpenStream {
     pub async fn changed(&self) -> bool {
         // Made before looking: it is woken by any change after this line.
         let changed = self.tracker.changed.notified();
-        if !self.has_edge() && !self.is_over() {
+        if !self.has_edge() && !self.is_over() && self.tracker.successor().is_none() {
             changed.await;
         }
         self.is_over()
     }
 
+    /// Follows the trigger that has replaced the present one. Activity that goes on was told.
+    fn move_on(&mut self) {
+        let Some(successor) = self.tracker.successor() else { return };
+        let (edges, active) = self.tracker.activity();
+        let was_told = active && self.edges_told == Some(edges);
+        let (edges, is_active) = successor.activity();
+        self.edges_told = (was_told && is_active).then_some(edges);
+        successor.n_streams.fetch_add(1, Ordering::Relaxed);
+        self.tracker.n_streams.fetch_sub(1, Ordering::Relaxed);
+        self.tracker = successor;
+    }
+
     fn is_over(&self) -> bool {
-        self.tracker.retired.load(Ordering::Acquire)
+        self.tracker.retired.load(Ordering::Acquire) && self.tracker.successor().is_none()
     }
 
     fn has_edge(&self) -> bool {
-        let word = self.tracker.activity.load(Ordering::Acquire);
-        word & 1 == 1 && self.edges_told != Some(word >> 1)
+        let (edges, active) = self.tracker.activity();
+        active && self.edges_told != Some(edges)
     }
 }
 

@@ -93,6 +93,16 @@ impl Variants {
         }
     }
 
+    /// Tells every trigger that is edited away which of the listed ones has replaced it: the one
+    /// that took over its state, or else the only one.
+    pub(super) fn hand_over(&self, listed: &[Arc<Tracker>]) {
+        let sole = || if let [sole] = listed { Some(sole) } else { None };
+        for old in self.list.load().iter().filter(|tracker| tracker.is_edited_away()) {
+            let took_over = |new: &&Arc<Tracker>| new.predecessor.as_ref() == Some(&old.key);
+            old.set_successor(listed.iter().find(took_over).or_else(sole));
+        }
+    }
+
     /// Ends all trackers; says whether there were any.
     pub(super) fn retire_all(&self) -> bool {
         self.retire_where(|_| true)

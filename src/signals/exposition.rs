@@ -29,19 +29,6 @@ pub enum Format {
     OpenMetrics,
 }
 
-impl Format {
-    /// The format that a `Content-Type` header names; text where it names neither.
-    #[must_use]
-    pub fn of_content_type(content_type: &str) -> Format {
-        let media_type = content_type.split(';').next().unwrap_or_default().trim();
-        if media_type.eq_ignore_ascii_case("application/openmetrics-text") {
-            Format::OpenMetrics
-        } else {
-            Format::Text
-        }
-    }
-}
-
 /// Takes what a page says.
 pub trait Sink {
     /// Whether samples of this name are wanted. Asked once a line, with bytes not validated yet.

@@ -6,11 +6,14 @@ use std::error::Error as _;
 use std::io;
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::header::{ACCEPT_ENCODING, CONTENT_ENCODING, HeaderMap, HeaderValue};
 use reqwest::redirect::Policy;
-use reqwest::{Certificate, Client, Response, StatusCode, Url};
+use reqwest::{Certificate, Client, Response, StatusCode};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
 
 use super::{Error, FileRole};
 
@@ -70,6 +73,17 @@ fn certificates(path: &Path) -> Result<Vec<Certificate>, Error> {
     }
 }
 
+/// Waits for a turn, but not for ever: behind a fleet that hangs, who waits is told so.
+pub(super) async fn turn(
+    turns: &Arc<Semaphore>,
+    max_wait_ms: u64,
+) -> Result<OwnedSemaphorePermit, Error> {
+    timeout(Duration::from_millis(max_wait_ms), Arc::clone(turns).acquire_owned())
+        .await
+        .map_err(|_elapsed| Error::NoTurn { waited_ms: max_wait_ms })
+        .map(|turn| turn.expect("it is never closed"))
+}
+
 /// Names a fault before the body.
 pub(super) fn classify(error: reqwest::Error, deadline_ms: u64) -> Error {
     let error = error.without_url();
@@ -91,16 +105,6 @@ pub(super) fn classify(error: reqwest::Error, deadline_ms: u64) -> Error {
         };
     }
     Error::Transport(error)
-}
-
-/// A URL that this process may ask: http or https, and no credentials in it, since URLs are shown.
-pub(super) fn parse_url(text: &str) -> Option<Url> {
-    let url = Url::parse(text).ok()?;
-    let may_be_asked = matches!(url.scheme(), "http" | "https")
-        && url.has_host()
-        && url.username().is_empty()
-        && url.password().is_none();
-    may_be_asked.then_some(url)
 }
 
 /// A content type without its parameters; empty if it is not text.

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
+use reqwest::Url;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 
-use super::client;
 use super::selector::LabelName;
 use super::wake::{Template, WakeKind};
 use crate::duration;
@@ -163,12 +163,25 @@ impl Fault {
 const URL_EXPECTED: &str = "an http or https URL without credentials";
 
 fn check_url(field: &str, text: &str) -> Result<(), Fault> {
-    if client::parse_url(text).is_some() {
-        return Ok(());
+    match parse_url(text) {
+        Some(_) => Ok(()),
+        None => Err(Fault::new(field, shown_url(text), URL_EXPECTED)),
     }
-    // What stands before an @ may be a password.
-    let shown = if text.contains('@') { "(credentials not shown)" } else { text };
-    Err(Fault::new(field, shown, URL_EXPECTED))
+}
+
+/// A URL that this process may ask: http or https, and no credentials in it, since URLs are shown.
+pub(crate) fn parse_url(text: &str) -> Option<Url> {
+    let url = Url::parse(text).ok()?;
+    let may_be_asked = matches!(url.scheme(), "http" | "https")
+        && url.has_host()
+        && url.username().is_empty()
+        && url.password().is_none();
+    may_be_asked.then_some(url)
+}
+
+/// What may be shown of a URL that is refused: what stands before an @ may be a password.
+pub(crate) fn shown_url(text: &str) -> &str {
+    if text.contains('@') { "(credentials not shown)" } else { text }
 }
 
 fn is_metric_name(text: &str) -> bool {

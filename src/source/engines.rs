@@ -35,8 +35,6 @@ pub struct Batch {
     pub series: Vec<NewestSample>,
     /// Prometheus warned: series may be missing.
     pub partial: bool,
-    /// Series left out because another copy of Prometheus has them too.
-    pub duplicates: usize,
 }
 
 /// The series with one of these metric names (`signals` has the list), from samples of the last `window_ms` milliseconds:
@@ -81,7 +79,6 @@ pub async fn dcgm_series(
 struct Newest {
     by_labels: HashMap<Labels, (Moment, f64)>,
     partial: bool,
-    duplicates: usize,
 }
 
 impl Newest {
@@ -126,7 +123,6 @@ impl Newest {
                     entry.insert((newest.at, newest.value));
                 }
                 Entry::Occupied(mut entry) => {
-                    self.duplicates += 1;
                     if newest.at > entry.get().0 {
                         entry.insert((newest.at, newest.value));
                     }
@@ -149,7 +145,7 @@ impl Newest {
             .collect();
         // The map's order is random; the same answer should read the same.
         series.sort_unstable_by(|a, b| (&a.name, &a.labels).cmp(&(&b.name, &b.labels)));
-        Batch { series, partial: self.partial, duplicates: self.duplicates }
+        Batch { series, partial: self.partial }
     }
 }
 

@@ -19,7 +19,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::client::{self, Trust};
-use super::config::PrometheusConfig;
+use super::config::{PrometheusConfig, parse_url};
 use super::selector::{LabelName, NamespaceLabel, Namespaces, Query, Selector};
 use super::{Error, FileRole};
 use crate::decision::Moment;
@@ -34,6 +34,8 @@ pub const MAX_ANSWER_BYTES: u64 = 32 * 1024 * 1024;
 const MAX_FAULT_BYTES: u64 = 64 * 1024;
 /// Most queries to one server at once, of the 20 that Prometheus runs for all its users.
 const MAX_CONCURRENT: usize = 8;
+/// Longest wait for one of them: the time between two reads of all engines.
+const MAX_WAIT_MS: u64 = 5_000;
 /// Most bytes of a token; a Kubernetes service account's has about 1,000.
 const MAX_TOKEN_BYTES: u64 = 16 * 1024;
 const EXPECTED: &str = "an answer of the Prometheus query API";
@@ -42,6 +44,7 @@ const EXPECTED: &str = "an answer of the Prometheus query API";
 #[derive(Debug, Clone)]
 pub struct PrometheusClient {
     shared: Arc<Shared>,
+    turns: Arc<Semaphore>,
 }
 
 #[derive(Debug)]
@@ -52,7 +55,6 @@ struct Shared {
     token_file: Option<PathBuf>,
     timeout_ms: u64,
     matchers: BTreeMap<LabelName, String>,
-    turns: Semaphore,
 }
 
 impl PrometheusClient {
@@ -63,7 +65,7 @@ impl PrometheusClient {
     /// [`Error::BadAddress`] when its URL cannot be asked, [`Error::File`] when its CA file cannot
     /// be used, [`Error::Setup`] when the HTTP client cannot be built.
     pub fn new(config: &PrometheusConfig) -> Result<PrometheusClient, Error> {
-        let base = client::parse_url(&config.url).ok_or(Error::BadAddress)?;
+        let base = parse_url(&config.url).ok_or(Error::BadAddress)?;
         let trust = match &config.ca_file {
             Some(path) => Trust::File(path),
             None if base.scheme() == "https" => Trust::System,
@@ -71,6 +73,7 @@ impl PrometheusClient {
         };
         let connect_timeout = Duration::from_millis(config.timeout_ms);
         Ok(PrometheusClient {
+            turns: Arc::new(Semaphore::new(MAX_CONCURRENT)),
             shared: Arc::new(Shared {
                 // A redirect could carry the token to another server.
                 client: client::build(trust, Policy::none(), MAX_CONCURRENT, connect_timeout)?,
@@ -79,9 +82,16 @@ impl PrometheusClient {
                 token_file: config.bearer_token_file.clone(),
                 timeout_ms: config.timeout_ms,
                 matchers: config.matchers.clone(),
-                turns: Semaphore::new(MAX_CONCURRENT),
             }),
         })
+    }
+
+    /// The same client for another purpose: it shares connections, and has `max_concurrent` turns
+    /// of its own, so that it never waits for who uses this one.
+    #[must_use]
+    pub fn with_own_turns(&self, max_concurrent: usize) -> PrometheusClient {
+        let turns = Arc::new(Semaphore::new(max_concurrent));
+        PrometheusClient { shared: Arc::clone(&self.shared), turns }
     }
 
     /// A selector within these namespaces and the server's configured matchers.
@@ -125,7 +135,7 @@ impl PrometheusClient {
     async fn ask(&self, url: &Url, form: &[(&str, &str)]) -> Result<Answer, Error> {
         let shared = &*self.shared;
         let deadline_ms = shared.timeout_ms;
-        let _turn = shared.turns.acquire().await.expect("it is never closed");
+        let _turn = client::turn(&self.turns, MAX_WAIT_MS).await?;
         // Prometheus should not go on with a query whose answer nobody waits for.
         let give_up = format!("{deadline_ms}ms");
         let mut request = shared

@@ -16,13 +16,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
 use super::client::{self, KEEP_IDLE, Trust};
+use super::config::parse_url;
 use super::{Error, FileRole};
 use crate::inventory::Endpoint;
 use crate::signals::exposition::Format;
 
 /// vLLM's port where neither the trigger nor the pod names one.
 pub const DEFAULT_PORT: u16 = 8000;
-/// Where every engine of `signals` has its page.
+/// Where every engine and exporter of `signals` has its page.
 pub const DEFAULT_PATH: &str = "/metrics";
 
 const EXPECTED: &str = "a metrics page (text/plain or OpenMetrics)";
@@ -38,6 +39,9 @@ pub struct Options {
     pub max_body_bytes: u64,
     /// Most scrapes at once; others wait without using up their deadline. Default 256.
     pub max_concurrent: usize,
+    /// Longest wait for a turn, in milliseconds. Default 5,000, the tick of those who scrape: who
+    /// waits longer misses the next one too.
+    pub max_wait_ms: u64,
     /// Most endpoints whose connection is kept between scrapes; the others get a new one each time.
     /// Default 512: with 256 scrapes at once this stays within the customary 1,024 descriptors.
     pub max_kept_connections: usize,
@@ -51,6 +55,7 @@ impl Default for Options {
             timeout_ms: 2_000,
             max_body_bytes: 16 * 1024 * 1024,
             max_concurrent: 256,
+            max_wait_ms: 5_000,
             max_kept_connections: 512,
             ca_file: None,
         }
@@ -76,10 +81,10 @@ impl Target {
         path: Option<&str>,
     ) -> Result<Target, Error> {
         let parsed = match endpoint {
-            Endpoint::Url(text) => client::parse_url(text),
+            Endpoint::Url(text) => parse_url(text),
             Endpoint::Pod { ip, port: declared } => {
                 let port = port.or(*declared).unwrap_or(DEFAULT_PORT);
-                client::parse_url(&format!("http://{}", SocketAddr::new(*ip, port)))
+                parse_url(&format!("http://{}", SocketAddr::new(*ip, port)))
             }
         };
         let mut url = parsed.ok_or(Error::BadAddress)?;
@@ -139,6 +144,7 @@ impl Page {
 #[derive(Debug, Clone)]
 pub struct Scraper {
     shared: Arc<Shared>,
+    turns: Arc<Semaphore>,
 }
 
 #[derive(Debug)]
@@ -146,7 +152,6 @@ struct Shared {
     plain: Client,
     /// Made when first needed, because it may need the system's authorities.
     secure: OnceLock<Option<Client>>,
-    turns: Arc<Semaphore>,
     kept: Mutex<Kept>,
     options: Options,
 }
@@ -166,11 +171,12 @@ impl Scraper {
             secure.get_or_init(|| Some(client));
         }
         let plain = client::build(Trust::Nobody, redirects(), 1, connect_timeout)?;
+        let turns = Arc::new(Semaphore::new(options.max_concurrent));
         Ok(Scraper {
+            turns,
             shared: Arc::new(Shared {
                 plain,
                 secure,
-                turns: Arc::new(Semaphore::new(options.max_concurrent)),
                 kept: Mutex::new(Kept {
                     cap: options.max_kept_connections,
                     last_used: HashMap::new(),
@@ -178,6 +184,14 @@ impl Scraper {
                 options,
             }),
         })
+    }
+
+    /// The same scraper for another purpose: it shares connections and bounds, and has
+    /// `max_concurrent` turns of its own, so that it never waits for who uses this one.
+    #[must_use]
+    pub fn with_own_turns(&self, max_concurrent: usize) -> Scraper {
+        let turns = Arc::new(Semaphore::new(max_concurrent));
+        Scraper { shared: Arc::clone(&self.shared), turns }
     }
 
     /// Asks for one page and waits for its head. The deadline runs from here, after the wait for a
@@ -189,7 +203,7 @@ impl Scraper {
     pub async fn open(&self, target: &Target) -> Result<Page, Error> {
         let shared = &*self.shared;
         let client = shared.client(&target.url)?;
-        let turn = Arc::clone(&shared.turns).acquire_owned().await.expect("it is never closed");
+        let turn = client::turn(&self.turns, shared.options.max_wait_ms).await?;
         let mut request = client.get(target.url.clone()).header(ACCEPT, ACCEPTED);
         if !shared.keeps(&target.url) {
             request = request.header(CONNECTION, HeaderValue::from_static("close"));

@@ -21,23 +21,11 @@ pub struct Namespaces {
 }
 
 impl Namespaces {
-    /// One namespace.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NoNamespace`] for an empty name, which to Prometheus means "no such label".
-    pub fn one(name: &str) -> Result<Namespaces, Error> {
-        if name.is_empty() {
-            return Err(Error::NoNamespace);
-        }
-        Ok(Namespaces { names: vec![name.into()] })
-    }
-
     /// Any number of namespaces, in as few queries as fit; names given twice are asked for once.
     ///
     /// # Errors
     ///
-    /// [`Error::NoNamespace`] when a name is empty.
+    /// [`Error::NoNamespace`] when a name is empty, which to Prometheus means "no such label".
     pub fn batches<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Vec<Namespaces>, Error> {
         let mut names: Vec<&str> = names.into_iter().collect();
         names.sort_unstable();
@@ -143,7 +131,7 @@ impl Selector {
         self
     }
 
-    /// The newest sample of each series, as an instant query gives it.
+    /// The newest sample of each series: as an instant query gives it, or at each step of a range.
     #[must_use]
     pub fn newest(self) -> Query {
         Query(format!("{}}}", self.text).into())
@@ -268,7 +256,7 @@ mod tests {
 
     #[test]
     fn f115_an_empty_namespace_is_refused_because_it_would_match_every_unlabelled_series() {
-        assert!(matches!(Namespaces::one(""), Err(Error::NoNamespace)));
+        assert!(matches!(Namespaces::batches([""]), Err(Error::NoNamespace)));
         assert!(matches!(Namespaces::batches(["a", "", "b"]), Err(Error::NoNamespace)));
     }
 
@@ -295,7 +283,7 @@ mod tests {
 
     #[test]
     fn dcgm_series_are_found_by_either_namespace_label_once() {
-        let namespaces = Namespaces::one("a").unwrap();
+        let namespaces = Namespaces::batches(["a"]).unwrap().remove(0);
         let text = |label| Selector::within(&namespaces, label).newest().as_str().to_owned();
         assert_eq!(text(NamespaceLabel::Exported), r#"{exported_namespace="a"}"#);
         assert_eq!(text(NamespaceLabel::NotExported), r#"{namespace="a",exported_namespace=""}"#);

@@ -28,6 +28,9 @@ pub(super) use template::Template;
 /// Most series of one workload's wake source: a gateway's pods times its request classes.
 pub const MAX_SERIES: usize = 1_024;
 
+/// Most queries of one wake source at once: half of those that engines may take.
+const MAX_CONCURRENT: usize = 4;
+
 /// What the number of a wake source means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -66,7 +69,7 @@ enum Place {
 
 impl WakeSource {
     /// A wake source that asks `prometheus` (the one that its configuration names) or scrapes with
-    /// `scraper`.
+    /// `scraper`, and waits for nobody else who uses them: a wake has 500 ms.
     ///
     /// # Errors
     ///
@@ -79,12 +82,13 @@ impl WakeSource {
     ) -> Result<WakeSource, Error> {
         let place = match config.plan()? {
             WakePlan::Query(query) => {
-                let client = prometheus.ok_or(Error::BadAddress)?.clone();
+                let client = prometheus.ok_or(Error::BadAddress)?.with_own_turns(MAX_CONCURRENT);
                 Place::Prometheus { client, query }
             }
             WakePlan::Page { url, metric, matchers } => {
                 let target = Target::new(&Endpoint::Url(url.into()), None, None)?;
-                Place::Page(PageReader { scraper: scraper.clone(), target, metric, matchers })
+                let scraper = scraper.with_own_turns(MAX_CONCURRENT);
+                Place::Page(PageReader { scraper, target, metric, matchers })
             }
         };
         Ok(WakeSource { kind: config.kind, place })

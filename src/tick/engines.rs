@@ -1,8 +1,8 @@
 //! Reads the engines of one workload and remembers what each said last.
 //!
-//! Must not decide what a reading means; it hands fresh, stale or missing to `observe`.
+//! Must not decide what a reading means; it hands fresh, stale or missing to `observe`. A round of
+//! reads borrows no memory, so that a decision can be made while it is under way.
 
-use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -20,45 +20,56 @@ use crate::trigger::{Policy, SourceKind};
 /// The memory of each member's metrics, by the member's id.
 #[derive(Debug, Default)]
 pub(super) struct Engines {
-    memories: HashMap<Arc<str>, Freshness>,
+    // In order of the ids, and never larger than it must be: most workloads have one or two
+    // members, and a map's spare places would cost as much as all else that a workload takes.
+    memories: Vec<(Arc<str>, Freshness)>,
+}
+
+/// What one round of reads found, by the member's id.
+pub(super) type Round = Vec<(Arc<str>, Result<EngineSample, Why>)>;
+
+/// Reads every member once, all at the same time; each read has its own deadline.
+pub(super) async fn read(
+    parts: &Parts,
+    upstreams: &Upstreams,
+    workload: &Workload,
+    policy: &Policy,
+) -> Round {
+    let filter =
+        Filter { model_name: policy.model_name.as_deref().map(Box::from), family: policy.engine };
+    let live = || workload.members.iter().filter(|member| member.phase != Phase::Terminating);
+    match policy.source(workload) {
+        SourceKind::Pods => {
+            let reads = live().map(|member| async {
+                let started = Instant::now();
+                let read = scrape(parts, member, policy, &filter).await;
+                parts.metrics.scraped(started.elapsed(), read.as_ref().err().copied());
+                (Arc::clone(&member.id), read)
+            });
+            join_all(reads).await
+        }
+        SourceKind::Prometheus => {
+            let read = upstreams.engines_of(&workload.key.namespace).await;
+            live()
+                .map(|member| (Arc::clone(&member.id), read.sample(&member.id, &filter)))
+                .collect()
+        }
+    }
 }
 
 impl Engines {
-    /// Reads every member once, all at the same time; each read has its own deadline.
-    pub(super) async fn read(
-        &mut self,
-        parts: &Parts,
-        upstreams: &Upstreams,
-        workload: &Workload,
-        policy: &Policy,
-    ) {
-        let filter = Filter {
-            model_name: policy.model_name.as_deref().map(Box::from),
-            family: policy.engine,
-        };
-        let live = || workload.members.iter().filter(|member| member.phase != Phase::Terminating);
-        let results: Vec<(Arc<str>, Result<EngineSample, Why>)> =
-            match policy.source.unwrap_or(SourceKind::Pods) {
-                SourceKind::Pods => {
-                    let reads = live().map(|member| async {
-                        let started = Instant::now();
-                        let read = scrape(parts, member, policy, &filter).await;
-                        parts.metrics.scraped(started.elapsed(), read.as_ref().err().copied());
-                        (Arc::clone(&member.id), read)
-                    });
-                    join_all(reads).await
-                }
-                SourceKind::Prometheus => {
-                    let read = upstreams.engines_of(&workload.key.namespace).await;
-                    live()
-                        .map(|member| (Arc::clone(&member.id), read.sample(&member.id, &filter)))
-                        .collect()
+    /// Takes what a round found; forgets who is no member any more.
+    pub(super) fn record(&mut self, round: Round, workload: &Workload, now: Moment) {
+        self.memories.retain(|(id, _)| workload.members.iter().any(|member| member.id == *id));
+        for (id, result) in round {
+            let memory = match self.position(&id) {
+                Ok(known) => &mut self.memories[known].1,
+                Err(place) => {
+                    self.memories.reserve_exact(1);
+                    self.memories.insert(place, (id, Freshness::default()));
+                    &mut self.memories[place].1
                 }
             };
-        self.memories.retain(|id, _| workload.members.iter().any(|member| member.id == *id));
-        let now = parts.clock.now();
-        for (id, result) in results {
-            let memory = self.memories.entry(id).or_default();
             match result {
                 Ok(sample) => memory.record(sample, now),
                 Err(why) => memory.fail(why),
@@ -73,10 +84,14 @@ impl Engines {
         tick_ms: u64,
         now: Moment,
     ) -> Reading<EngineSample> {
-        match self.memories.get(&member.id) {
-            Some(memory) => memory.reading(now, tick_ms),
-            None => Reading::Missing { why: Why::NotYetRead },
+        match self.position(&member.id) {
+            Ok(known) => self.memories[known].1.reading(now, tick_ms),
+            Err(_place) => Reading::Missing { why: Why::NotYetRead },
         }
+    }
+
+    fn position(&self, id: &str) -> Result<usize, usize> {
+        self.memories.binary_search_by(|(known, _)| (**known).cmp(id))
     }
 }
 

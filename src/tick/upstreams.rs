@@ -1,14 +1,15 @@
 //! What is read for many workloads at once: Prometheus servers, GPU exporters, wake sources.
 //!
-//! Built from one configuration and replaced whole with the next. Its readers are tasks of its own,
-//! so that no tick waits for a server that serves others too.
+//! Built from one configuration and replaced with the next, which takes over every reader whose own
+//! part of it stands as it was: what it has read is still good. Readers are tasks of their own, so
+//! that no tick waits for a server that serves others too.
 
 mod devices;
 mod followed;
 mod prometheus;
 mod wake;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tokio::sync::Notify;
@@ -20,20 +21,46 @@ use crate::inventory::{Endpoint, Workload};
 use crate::metrics::Metrics;
 use crate::registry::Tracker;
 use crate::source;
+use crate::source::config::{PrometheusConfig, WakeSourceConfig};
 use crate::source::prometheus::PrometheusClient;
 use crate::source::scrape::{Scraper, Target};
 use crate::source::wake::WakeSource;
+use crate::trigger::Context;
 
 pub(super) use prometheus::EnginesRead;
+
+/// Most GPU exporters that are read at once, beside the engines' own turns.
+const EXPORTERS_AT_ONCE: usize = 64;
 
 /// The upstreams of one configuration.
 #[derive(Debug, Default)]
 pub struct Upstreams {
+    clients: Vec<Kept<PrometheusConfig, PrometheusClient>>,
     /// Where engine series come from: the first configured Prometheus.
-    engines: Option<prometheus::Reader>,
-    devices: Option<devices::Reader>,
-    wakes: BTreeMap<String, wake::Reader>,
+    engines: Option<Kept<PrometheusConfig, Arc<prometheus::Reader>>>,
+    devices: Option<Kept<(Dcgm, Option<PrometheusConfig>), Arc<devices::Reader>>>,
+    wakes: Vec<Kept<(WakeSourceConfig, Option<PrometheusConfig>), Arc<wake::Reader>>>,
     wake_source_names: BTreeSet<String>,
+}
+
+/// A part with all of the configuration that it was made from.
+#[derive(Debug, Clone)]
+struct Kept<C, P> {
+    config: C,
+    part: P,
+}
+
+/// The part that was made from this configuration, or else a new one.
+fn keep<'a, C: PartialEq + 'a, P: Clone + 'a>(
+    old: impl IntoIterator<Item = &'a Kept<C, P>>,
+    config: C,
+    make: impl FnOnce(&C) -> Result<P, Error>,
+) -> Result<Kept<C, P>, Error> {
+    let part = match old.into_iter().find(|kept| kept.config == config) {
+        Some(kept) => kept.part.clone(),
+        None => make(&config)?,
+    };
+    Ok(Kept { config, part })
 }
 
 impl Upstreams {
@@ -48,53 +75,71 @@ impl Upstreams {
         metrics: &Metrics,
         clock: Clock,
     ) -> Result<Upstreams, Error> {
-        let mut clients = BTreeMap::new();
-        for prometheus in &config.prometheus {
-            let client = PrometheusClient::new(prometheus).map_err(named(&prometheus.name))?;
-            clients.insert(prometheus.name.as_str(), client);
-        }
-        let devices = match &config.dcgm {
-            None => None,
-            Some(Dcgm::Prometheus(name)) => {
-                clients.get(name.as_str()).cloned().map(devices::From::Prometheus)
-            }
-            Some(Dcgm::Endpoints(urls)) => {
-                let target = |url: &Arc<str>| {
-                    Target::new(&Endpoint::Url(Arc::clone(url)), None, None).map_err(named(url))
-                };
-                let targets = urls.iter().map(target).collect::<Result<_, _>>()?;
-                Some(devices::From::Exporters(targets, scraper.clone()))
-            }
-        };
-        let mut wakes = BTreeMap::new();
-        for (name, wake) in &config.wake_sources {
-            let client = wake.prometheus_name().and_then(|name| clients.get(name));
-            let source = WakeSource::new(wake, client, scraper).map_err(named(name))?;
-            let reader = wake::Reader::start(source, metrics.clone(), clock);
-            wakes.insert(name.clone(), reader);
-        }
-        let first = config.prometheus.first().and_then(|first| clients.get(first.name.as_str()));
-        let read_engines = |client: &PrometheusClient| {
-            prometheus::Reader::start(client.clone(), metrics.clone(), clock)
-        };
-        Ok(Upstreams {
-            engines: first.map(read_engines),
-            devices: devices.map(|from| devices::Reader::start(from, metrics.clone(), clock)),
-            wake_source_names: wakes.keys().cloned().collect(),
-            wakes,
-        })
+        Upstreams::default().changed_to(config, scraper, metrics, clock)
     }
 
-    /// The names that a trigger's `wakeSource` may have.
-    #[must_use]
-    pub fn wake_source_names(&self) -> &BTreeSet<String> {
-        &self.wake_source_names
+    /// The upstreams of another configuration, with those of these readers that it does not change.
+    ///
+    /// # Errors
+    ///
+    /// When a client cannot be made from its configuration.
+    pub fn changed_to(
+        &self,
+        config: &Config,
+        scraper: &Scraper,
+        metrics: &Metrics,
+        clock: Clock,
+    ) -> Result<Upstreams, Error> {
+        let mut clients = Vec::with_capacity(config.prometheus.len());
+        for prometheus in &config.prometheus {
+            let make = |config: &_| PrometheusClient::new(config).map_err(named(&prometheus.name));
+            clients.push(keep(&self.clients, prometheus.clone(), make)?);
+        }
+        let find = |name: &str| clients.iter().find(|client| client.config.name == name);
+        let asked = |name: &str| find(name).map(|client| client.config.clone());
+
+        let engines = match clients.first() {
+            None => None,
+            Some(Kept { config, part }) => Some(keep(&self.engines, config.clone(), |_| {
+                Ok(Arc::new(prometheus::Reader::start(part.clone(), metrics.clone(), clock)))
+            })?),
+        };
+        let devices = match &config.dcgm {
+            None => None,
+            Some(dcgm) => {
+                let prometheus = match dcgm {
+                    Dcgm::Prometheus(name) => find(name),
+                    Dcgm::Endpoints(_) => None,
+                };
+                let parts = (dcgm.clone(), prometheus.map(|client| client.config.clone()));
+                Some(keep(&self.devices, parts, |_| {
+                    let from = devices_from(dcgm, prometheus.map(|client| &client.part), scraper)?;
+                    Ok(Arc::new(devices::Reader::start(from, metrics.clone(), clock)))
+                })?)
+            }
+        };
+        let mut wakes = Vec::with_capacity(config.wake_sources.len());
+        for (name, wake) in &config.wake_sources {
+            let parts = (wake.clone(), wake.prometheus_name().and_then(asked));
+            wakes.push(keep(&self.wakes, parts, |_| {
+                let client = wake.prometheus_name().and_then(find).map(|client| &client.part);
+                let source = WakeSource::new(wake, client, scraper).map_err(named(name))?;
+                Ok(Arc::new(wake::Reader::start(source, metrics.clone(), clock)))
+            })?);
+        }
+        let wake_source_names = config.wake_sources.keys().cloned().collect();
+        Ok(Upstreams { clients, engines, devices, wakes, wake_source_names })
+    }
+
+    /// What these upstreams add to a trigger's policy.
+    pub(super) fn context(&self) -> Context<'_> {
+        Context { wake_sources: &self.wake_source_names, has_prometheus: self.engines.is_some() }
     }
 
     /// What Prometheus last said of the engines of a namespace.
     pub(super) async fn engines_of(&self, namespace: &Arc<str>) -> EnginesRead {
         match &self.engines {
-            Some(reader) => reader.engines_of(namespace).await,
+            Some(engines) => engines.part.engines_of(namespace).await,
             None => EnginesRead::unconfigured(),
         }
     }
@@ -107,7 +152,7 @@ impl Upstreams {
         now: Moment,
     ) -> Gpu {
         match &self.devices {
-            Some(reader) => reader.utilisation(workload, seen_at, now),
+            Some(devices) => devices.part.utilisation(workload, seen_at, now),
             None => Gpu::Absent,
         }
     }
@@ -115,12 +160,33 @@ impl Upstreams {
     /// What the trigger's wake source last said; `nudge` is told when demand comes.
     pub(super) fn wake(
         &self,
-        tracker: &Tracker,
+        tracker: &Arc<Tracker>,
         nudge: &Arc<Notify>,
         now: Moment,
     ) -> Option<WakeReading> {
-        let reader = self.wakes.get(tracker.policy.wake_source.as_ref()?)?;
-        Some(reader.reading(tracker, nudge, now))
+        let name = tracker.policy.wake_source.as_ref()?;
+        let wake = self.wakes.iter().find(|wake| wake.config.0.name == *name)?;
+        Some(wake.part.reading(tracker, nudge, now))
+    }
+}
+
+fn devices_from(
+    dcgm: &Dcgm,
+    prometheus: Option<&PrometheusClient>,
+    scraper: &Scraper,
+) -> Result<devices::From, Error> {
+    match dcgm {
+        Dcgm::Prometheus(name) => {
+            let client = prometheus.ok_or(source::Error::BadAddress).map_err(named(name))?;
+            Ok(devices::From::Prometheus(client.clone()))
+        }
+        Dcgm::Endpoints(urls) => {
+            let target = |url: &Arc<str>| {
+                Target::new(&Endpoint::Url(Arc::clone(url)), None, None).map_err(named(url))
+            };
+            let targets = urls.iter().map(target).collect::<Result<_, _>>()?;
+            Ok(devices::From::Exporters(targets, scraper.with_own_turns(EXPORTERS_AT_ONCE)))
+        }
     }
 }
 
@@ -135,4 +201,70 @@ pub struct Error {
     name: String,
     #[source]
     source: source::Error,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config;
+    use crate::source::scrape::Options;
+
+    const BEFORE: &str = "
+prometheus:
+- {name: main, url: 'http://127.0.0.1:1'}
+- {name: gpus, url: 'http://127.0.0.1:2'}
+dcgm: {prometheus: gpus}
+wakeSources:
+- {name: page, kind: gauge, url: 'http://127.0.0.1:3/metrics', metric: queue}
+- {name: query, kind: counter, prometheus: main, query: sum(requests_total)}
+";
+
+    /// Which readers are the same after the change: engines, devices, `page`, `query`.
+    fn kept(after: &str) -> [bool; 4] {
+        let scraper = Scraper::new(Options::default()).unwrap();
+        let (metrics, clock) = (Metrics::default(), Clock::start());
+        let [before, after] = [BEFORE, after].map(|text| config::parse(text).unwrap());
+        let before = Upstreams::start(&before, &scraper, &metrics, clock).unwrap();
+        let after = before.changed_to(&after, &scraper, &metrics, clock).unwrap();
+        let same_wake = |name: &str| {
+            let find = |all: &Upstreams| {
+                let found = all.wakes.iter().find(|wake| wake.config.0.name == name);
+                Arc::clone(&found.unwrap().part)
+            };
+            Arc::ptr_eq(&find(&before), &find(&after))
+        };
+        let same = |a: Option<bool>| a.unwrap_or(false);
+        [
+            same(
+                before
+                    .engines
+                    .as_ref()
+                    .zip(after.engines.as_ref())
+                    .map(|(a, b)| Arc::ptr_eq(&a.part, &b.part)),
+            ),
+            same(
+                before
+                    .devices
+                    .as_ref()
+                    .zip(after.devices.as_ref())
+                    .map(|(a, b)| Arc::ptr_eq(&a.part, &b.part)),
+            ),
+            same_wake("page"),
+            same_wake("query"),
+        ]
+    }
+
+    #[tokio::test]
+    async fn a_changed_configuration_restarts_the_readers_that_it_changes_and_no_others() {
+        for (from, to, expected) in [
+            ("", "", [true; 4]),
+            ("metric: queue", "metric: held", [true, true, false, true]),
+            ("sum(requests_total)", "requests_total", [true, true, true, false]),
+            ("127.0.0.1:1", "127.0.0.1:4", [false, true, true, false]),
+            ("127.0.0.1:2", "127.0.0.1:4", [true, false, true, true]),
+            ("dcgm: {prometheus: gpus}", "", [true, false, true, true]),
+        ] {
+            assert_eq!(kept(&BEFORE.replace(from, to)), expected, "{from} to {to}");
+        }
+    }
 }

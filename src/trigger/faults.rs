@@ -4,16 +4,13 @@
 
 use std::fmt;
 
-use super::{FIELDS, FROM_ENV, Field, MAX_BYTES, MAX_KEYS};
+use super::{FIELDS, FROM_ENV, Field, MAX_BYTES, MAX_KEYS, nearest};
 
 /// The longest text of all faults together. An event with more than 1,024 characters is rejected
 /// by the API server; people read less.
 const MAX_TEXT: usize = 200;
 
 const MAX_SHOWN: usize = 24;
-
-/// Longer than every known key.
-const MAX_COMPARED: usize = 40;
 
 /// One fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,18 +29,8 @@ pub struct Faults(Vec<Fault>);
 
 impl Fault {
     pub(super) fn unknown(key: &str) -> Fault {
-        // Cut before comparing: the work grows with the product of both lengths.
         let stem = key.strip_suffix(FROM_ENV).unwrap_or(key);
-        let given: String = stem.chars().take(MAX_COMPARED).collect();
-        let given = given.to_ascii_lowercase();
-        // Relative to the length, so that a long key cut short is not taken for a short one.
-        let likeness =
-            |known: &str| strsim::normalized_levenshtein(&given, &known.to_ascii_lowercase());
-        let nearest = FIELDS
-            .iter()
-            .map(|field| (likeness(field.key), field.key))
-            .max_by(|a, b| a.0.total_cmp(&b.0))
-            .map_or("", |(_, key)| key);
+        let nearest = nearest(stem, FIELDS.iter().map(|field| field.key)).unwrap_or_default();
         Fault {
             key: shown(key),
             value: String::new(),

@@ -57,7 +57,7 @@ pub const FIELDS: [Field; 17] = [
         key: "source",
         kind: "one of",
         range: "pods, prometheus",
-        default: "pods",
+        default: "pods where their addresses are known, else prometheus",
         doc: "Where engine metrics are read.",
         set: |policy, value| {
             policy.source = Some(match value {

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::*;
-use crate::decision::Replicas;
-use crate::inventory::{Counted, WorkloadKey};
+use crate::decision::{Phase, Replicas};
+use crate::inventory::{Counted, Endpoint, Member, WorkloadKey};
 
 fn parsed(metadata: &[(&str, &str)]) -> Policy {
     parse(metadata.iter().copied()).unwrap()
@@ -196,7 +196,7 @@ fn b7_an_oversized_map_is_one_fault() {
     for faults in [too_many, too_large] {
         assert_eq!(
             faults.to_string(),
-            "bad metadata: metadata: expected at most 64 keys and 64 KiB"
+            "bad metadata: metadata: expected at most 64 keys and 16 KiB"
         );
     }
 }
@@ -210,9 +210,8 @@ fn b3_the_longest_single_fault_still_fits() {
     }
 }
 
-#[test]
-fn a_spec_takes_its_bounds_from_the_workload_and_its_tick_from_the_source() {
-    let workload = Workload {
+fn workload() -> Workload {
+    Workload {
         key: WorkloadKey::new("ns", "llm"),
         min: 0,
         max: 0,
@@ -223,11 +222,91 @@ fn a_spec_takes_its_bounds_from_the_workload_and_its_tick_from_the_source() {
         counted: Counted::ByKubernetes,
         gpus_per_replica: Some(4),
         paused: false,
-    };
-    let wake_sources = BTreeSet::from(["gateway".to_owned()]);
-    let context = Context { default_source: SourceKind::Prometheus, wake_sources: &wake_sources };
+    }
+}
 
-    let spec = parsed(&[]).spec(&workload, context);
+/// A workload of a file, with this endpoint.
+fn of_file(endpoint: Option<&str>) -> Workload {
+    let member = Member {
+        id: "e".into(),
+        phase: Phase::Ready,
+        created_at: None,
+        ready_at: None,
+        endpoint: endpoint.map(|url| Endpoint::Url(url.into())),
+    };
+    let members = endpoint.map(|_| member).into_iter().collect();
+    Workload { counted: Counted::ByAnswers, members, ..workload() }
+}
+
+#[test]
+fn engines_are_read_directly_where_their_addresses_are_known() {
+    let url = Some("http://127.0.0.1:8000/metrics");
+    for (workload, source) in [
+        (workload(), SourceKind::Pods),
+        (of_file(url), SourceKind::Pods),
+        (of_file(None), SourceKind::Prometheus),
+    ] {
+        assert_eq!(parsed(&[]).source(&workload), source);
+        for (name, asked) in [("pods", SourceKind::Pods), ("prometheus", SourceKind::Prometheus)] {
+            assert_eq!(parsed(&[("source", name)]).source(&workload), asked);
+        }
+    }
+}
+
+/// The remarks on a trigger, as `key: text`.
+fn remarks(workload: &Workload, metadata: &[(&str, &str)], has_prometheus: bool) -> Vec<String> {
+    let wake_sources = BTreeSet::from(["gateway".to_owned(), "queue".to_owned()]);
+    let context = Context { wake_sources: &wake_sources, has_prometheus };
+    let remarks = parsed(metadata).remarks(workload, context);
+    remarks.into_iter().map(|remark| format!("{}: {}", remark.key, remark.text)).collect()
+}
+
+#[test]
+fn an_unknown_wake_source_is_remarked_on_with_the_nearest_one_and_is_no_fault() {
+    assert_eq!(remarks(&workload(), &[("wakeSource", "gateway")], false), [""; 0]);
+    assert_eq!(
+        remarks(&workload(), &[("wakeSource", "gatway")], false),
+        ["wakeSource: no wake source of the configuration is called \"gatway\", nearest is \
+          gateway: until one is, zero is never reached"]
+    );
+    let none = Context { wake_sources: &BTreeSet::new(), has_prometheus: false };
+    let remarks = parsed(&[("wakeSource", "gateway")]).remarks(&workload(), none);
+    assert!(remarks[0].text.contains("there is none at all"), "{remarks:?}");
+}
+
+#[test]
+fn keys_without_effect_are_remarked_on() {
+    let pod_keys = [("metricsPort", "9000"), ("metricsPath", "/m"), ("podSelector", "app=a")];
+    assert_eq!(remarks(&workload(), &pod_keys, false), [""; 0]);
+    let urls = "without effect: the endpoints are whole URLs";
+    assert_eq!(
+        remarks(&of_file(Some("http://127.0.0.1/m")), &pod_keys, false),
+        ["metricsPort", "metricsPath", "podSelector"].map(|key| format!("{key}: {urls}"))
+    );
+    let asked = [&pod_keys[..], &[("source", "prometheus")]].concat();
+    let from_prometheus = "without effect: the engines are read from Prometheus";
+    let expected = ["metricsPort", "metricsPath"].map(|key| format!("{key}: {from_prometheus}"));
+    assert_eq!(remarks(&workload(), &asked, true), expected);
+    assert_eq!(
+        remarks(&workload(), &[("source", "prometheus")], false),
+        ["source: no Prometheus is configured: no engine is read"]
+    );
+    let first = [("podSelector".to_owned(), "app=a".to_owned())].into();
+    let two = Workload { triggers: vec![first], ..workload() };
+    assert_eq!(remarks(&two, &[("podSelector", "app=a")], false), [""; 0]);
+    assert_eq!(
+        remarks(&two, &[("podSelector", "app=b")], false),
+        ["podSelector: another trigger's podSelector, which comes first, counts"]
+    );
+}
+
+#[test]
+fn a_spec_takes_its_bounds_from_the_workload_and_its_tick_from_the_source() {
+    let workload = workload();
+    let wake_sources = BTreeSet::from(["gateway".to_owned()]);
+    let context = Context { wake_sources: &wake_sources, has_prometheus: true };
+
+    let spec = parsed(&[("source", "prometheus")]).spec(&workload, context);
     let expected = Spec {
         min: 0,
         max: 1,

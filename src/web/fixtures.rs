@@ -13,12 +13,13 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::{Access, Api, Health, WakeRequests, serve};
+use super::{Access, Api, WakeRequests, serve};
 use crate::clock::Clock;
 use crate::decision::{
     Answer, Decision, Engine, EngineSample, Moment, Observation, Phase, Reading, Replicas, Spec,
     State, Why, decide,
 };
+use crate::health::Health;
 use crate::inventory::{Counted, Inventory, Workload, WorkloadKey};
 use crate::metrics::{Metrics, Page};
 use crate::registry::{Limits, Published, Registry, Tracker};

@@ -14,6 +14,7 @@ use crate::decision::{
 };
 use crate::inventory::{Counted, Inventory};
 use crate::registry::{Caller, Published, Rpc, Tracker};
+use crate::trigger::Remark;
 
 /// One page of workloads.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -90,6 +91,9 @@ pub struct Snapshot {
     pub votes: Vec<VoteText>,
     /// What would change the answer, in words.
     pub next: Vec<String>,
+    /// Keys of the trigger that have no effect, each with the reason.
+    #[serde(default)]
+    pub remarks: Vec<String>,
     /// The policy in force.
     pub policy: Option<Arc<Spec>>,
     /// The decision as data.
@@ -241,6 +245,10 @@ impl Snapshot {
             next: decision
                 .as_deref()
                 .map_or_else(Vec::new, |decision| words::next(decision, policy.as_deref())),
+            remarks: tracker.remarks.load().as_deref().map_or_else(Vec::new, |remarks| {
+                let text = |remark: &Remark| format!("{}: {}", remark.key, remark.text);
+                remarks.iter().map(text).collect()
+            }),
             policy,
             decision,
             workload,

@@ -1,6 +1,6 @@
 //! How the program ends: when told to, and when it cannot begin.
 
-use std::fs;
+use std::fs::{self, File};
 use std::net::TcpListener;
 use std::time::Duration;
 
@@ -72,6 +72,10 @@ async fn what_cannot_start_says_why_and_exits_with_2() {
     let typo = file("typo.yaml", "workloads: [{namespace: a, name: b, sloTtftt: 2s}]");
     let address = file("address.yaml", "grpcAddress: nowhere");
     let no_source = file("source.yaml", "workloads: [{namespace: a, name: b, wakeSource: gate}]");
+    let large = file("large.yaml", "");
+    File::options().write(true).open(&large).unwrap().set_len(50_000_000).unwrap();
+    let packed = file("packed.yaml", "");
+    fs::write(&packed, b"\x1f\x8b\x08\x00\xff").unwrap();
     let log = config.file("no/such/folder/log").to_str().unwrap().to_owned();
     let cases: &[(&[&str], &[&str])] = &[
         (&["--config", &good, "--grpc-address", &taken], &[&taken, "--grpc-address"]),
@@ -79,6 +83,9 @@ async fn what_cannot_start_says_why_and_exits_with_2() {
         (&["--config", &missing], &[&missing, "No such file"]),
         (&["--config", &folder], &[&folder]),
         (&["--config", &no_yaml], &[&no_yaml, "line 1"]),
+        (&["--config", &large], &[&large, "more than"]),
+        (&["--config", "/dev/zero"], &["/dev/zero", "more than"]),
+        (&["--config", &packed], &[&packed, "UTF-8"]),
         (&["--config", &other_key], &[&other_key, "workload"]),
         (&["--config", &typo], &[&typo, "workloads[0].sloTtftt", "sloTtft"]),
         (&["--config", &address], &[&address, "grpcAddress", "nowhere", "HOST:PORT"]),

@@ -10,7 +10,7 @@ use ghostscaler::decision::{
 use ghostscaler::inventory::{Counted, Workload, WorkloadKey};
 use ghostscaler::observe::{Around, observe};
 use ghostscaler::schedule::WarmSchedule;
-use ghostscaler::trigger::{self, Context, SourceKind};
+use ghostscaler::trigger::{self, Context};
 use jiff::Timestamp;
 use serde_saphyr::NonFiniteFloatPolicy;
 
@@ -83,10 +83,8 @@ impl Replay {
             }
         }
         let policy = trigger::parse(metadata.iter().map(|(key, text)| (*key, text.as_str())))?;
-        let context = Context {
-            default_source: SourceKind::Pods,
-            wake_sources: &BTreeSet::from([WAKE_SOURCE.to_owned()]),
-        };
+        let wake_sources = BTreeSet::from([WAKE_SOURCE.to_owned()]);
+        let context = Context { wake_sources: &wake_sources, has_prometheus: false };
         let starts: Timestamp = run.starts.as_deref().unwrap_or("2026-03-02T12:00:00Z").parse()?;
         Ok(Replay {
             spec: policy.spec(&workload, context),

@@ -4,6 +4,7 @@ use ghostscaler::registry::{Caller, Rpc};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tonic::Code;
+use tonic::codegen::Service as _;
 use tonic::codegen::http::uri::PathAndQuery;
 
 use super::support::{
@@ -117,10 +118,11 @@ async fn d8_a_large_request_is_refused_cleanly_and_the_connection_lives_on() {
     let scaler = Scaler::start(&[workload("a", 0, Some(2))]);
     let mut client = scaler.client().await;
     for (size, code) in [
-        (60 * 1024, Code::InvalidArgument),
-        (65 * 1024, Code::ResourceExhausted),
+        (15 * 1024, Code::InvalidArgument),
+        (17 * 1024, Code::ResourceExhausted),
         (1024 * 1024, Code::ResourceExhausted),
         (3 * 1024 * 1024, Code::OutOfRange),
+        (50 * 1024 * 1024, Code::OutOfRange),
     ] {
         let metadata = [("modelName", &*"x".repeat(size))];
         let status = soon(client.get_metrics(metrics_of("a", &metadata))).await.unwrap_err();
@@ -177,6 +179,82 @@ async fn a_message_that_is_no_proto_is_an_error_of_that_call_only() {
         assert!(answer.is_err(), "{bytes:?}");
     }
     let mut client = scaler.client().await;
+    assert_eq!(wanted(&mut client, "a").await.unwrap(), 2);
+}
+
+#[tokio::test]
+async fn a_request_in_another_form_is_refused_alone() {
+    let scaler = Scaler::start(&[workload("a", 0, Some(2))]);
+    let channel = scaler.channel().await;
+    // A compressed message is not unpacked, whatever is in it.
+    let bomb = b"\x01\x00\x00\x00\x04\x1f\x8b\x08\x00";
+    for (content_type, encoding, body, expected) in [
+        ("application/grpc", "gzip", &bomb[..], Some("12")),
+        ("application/grpc", "identity", bomb, None),
+        ("text/plain", "identity", b"", None),
+        ("application/json", "identity", b"{}", None),
+        ("", "identity", b"", None),
+    ] {
+        let request = tonic::codegen::http::Request::post(format!(
+            "http://{}/externalscaler.ExternalScaler/GetMetrics",
+            scaler.address
+        ));
+        let request =
+            request.header("content-type", content_type).header("grpc-encoding", encoding);
+        let body = tonic::body::Body::new(axum::body::Body::from(body));
+        let request = request.body(body).unwrap();
+        let mut channel = channel.clone();
+        let response = soon(async {
+            std::future::poll_fn(|context| channel.poll_ready(context)).await.unwrap();
+            channel.call(request).await
+        });
+        let response = response.await.unwrap();
+        let code = response.headers().get("grpc-status").map(|code| code.to_str().unwrap());
+        assert!(response.status() != 200 || code.is_some_and(|code| code != "0"), "{response:?}");
+        assert!(expected.is_none() || code == expected, "{response:?}");
+    }
+    let mut client = scaler.client().await;
+    assert_eq!(wanted(&mut client, "a").await.unwrap(), 2);
+}
+
+#[tokio::test]
+async fn metadata_of_any_kind_is_refused_by_name_or_has_no_effect() {
+    let scaler = Scaler::start(&[workload("a", 0, Some(2))]);
+    let mut client = scaler.client().await;
+    for (key, value) in [
+        ("targetInFlight", "NaN"),
+        ("targetInFlight", "inf"),
+        ("targetInFlight", "-1"),
+        ("targetInFlight", "1e308"),
+        ("targetInFlight", ""),
+        ("sloTtft", "99999999999999999999h"),
+        ("metricsPath", "/m{a=\"b\"}"),
+        ("podSelector", "a in (\u{0})"),
+        ("wakeSource", "../gateway"),
+        ("modelName", "a\nb"),
+        ("warmSchedule", "start=* * * * *; end=* * * * *; replicas=99999999999"),
+        ("", ""),
+        ("\u{0}", "\u{0}"),
+        ("__name__", "{}=,\"\\"),
+        ("\u{202e}sloTtft", "2s"),
+    ] {
+        let request = metrics_of("a", &[(key, value)]);
+        let status = soon(client.get_metrics(request)).await.unwrap_err();
+        assert_eq!(status.code(), Code::InvalidArgument, "{key:?}={value:?}: {status}");
+        let text = status.message();
+        assert!(text.is_ascii() && text.len() <= 200 && !text.contains('\n'), "{text:?}");
+    }
+    // The same key twice on the wire is one key of the map, the last.
+    let twice =
+        b"\x0a\x1e\x0a\x01a\x12\x02ns\x1a\x09\x0a\x04mode\x12\x01x\x1a\x0a\x0a\x04mode\x12\x02ac";
+    let mut raw = tonic::client::Grpc::new(scaler.channel().await);
+    soon(raw.ready()).await.unwrap();
+    let path = PathAndQuery::from_static("/externalscaler.ExternalScaler/GetMetrics");
+    let named = [&twice[..], b"\x12\x0fwanted-replicas"].concat();
+    let answer: Result<tonic::Response<Vec<u8>>, _> =
+        soon(raw.unary(tonic::Request::new(named), path, super::support::RawCodec)).await;
+    let status = answer.unwrap_err();
+    assert!(status.message().contains("mode=\"ac\""), "{status}");
     assert_eq!(wanted(&mut client, "a").await.unwrap(), 2);
 }
 

@@ -1,5 +1,6 @@
 //! Checklist F: health, reflection, shutdown, connection age, TLS.
 
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -21,6 +22,9 @@ use tonic_reflection::pb::v1::{ListServiceResponse, ServerReflectionRequest};
 use super::support::{
     Client, Scaler, eventually, open_stream, options, pushed, soon, wanted, workload,
 };
+
+/// Linux's, which fails to open a pipe for writing that nobody reads.
+const O_NONBLOCK: i32 = 0o4_000;
 
 const SERVICES: [&str; 2] = ["", "externalscaler.ExternalScaler"];
 
@@ -259,27 +263,58 @@ async fn f111_new_certificates_are_used_without_dropping_connections_and_bad_one
     assert_eq!(pushed(&mut stream).await, Some(true));
 
     // Halfway through a replacement, certificate and key do not fit together.
-    std::fs::copy(pem("second-server.pem"), folder.path().join("tls.crt")).unwrap();
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    let refused = || scaler.metrics.tls_reloads(false);
+    replace("second-server.pem", &folder.path().join("tls.crt"));
+    eventually(|| refused() == 1).await;
     assert_eq!(wanted(&mut connect(&scaler, first()).await.unwrap(), "a").await.unwrap(), 3);
-    std::fs::copy(pem("second-server.key"), folder.path().join("tls.key")).unwrap();
-    let mut new = soon(async {
-        loop {
-            if let Ok(client) = connect(&scaler, second()).await {
-                break client;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    })
-    .await;
+    replace("second-server.key", &folder.path().join("tls.key"));
+    eventually(|| scaler.metrics.tls_reloads(true) == 1).await;
+    let mut new = connect(&scaler, second()).await.unwrap();
     assert_eq!(wanted(&mut new, "a").await.unwrap(), 3);
     assert_eq!(wanted(&mut old, "a").await.unwrap(), 3);
     let alive = tokio::time::timeout(Duration::from_millis(50), stream.message()).await;
     assert!(alive.is_err(), "the old connection's stream ended");
 
     std::fs::remove_file(folder.path().join("tls.key")).unwrap();
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    eventually(|| refused() >= 2).await;
     assert_eq!(wanted(&mut connect(&scaler, second()).await.unwrap(), "a").await.unwrap(), 3);
+}
+
+#[tokio::test]
+async fn f111_certificate_files_that_hang_hold_up_no_call_and_no_new_connection() {
+    let folder = tempfile::tempdir().unwrap();
+    let secure = Options { tls: Some(tls(folder.path(), false)), ..options() };
+    let scaler = Scaler::start_with(&[workload("a", 0, Some(3))], secure);
+    // Opening a pipe waits for the one who writes it.
+    let pipe = folder.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    std::fs::rename(&pipe, folder.path().join("tls.key")).unwrap();
+    let is_open = || {
+        let mut writes = std::fs::OpenOptions::new();
+        writes.write(true).custom_flags(O_NONBLOCK).open(folder.path().join("tls.key"))
+    };
+    let mut writer = None;
+    soon(async {
+        while writer.is_none() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            writer = is_open().ok();
+        }
+    })
+    .await;
+    // It is being read now, and nothing will come of it.
+    for _ in 0..3 {
+        let trusting = ClientTlsConfig::new().ca_certificate(certificate("first-ca.pem"));
+        let mut client = connect(&scaler, trusting).await.unwrap();
+        assert_eq!(wanted(&mut client, "a").await.unwrap(), 3);
+    }
+    drop(writer);
+}
+
+/// Puts a file in another's place in one go, as a mounted secret changes.
+fn replace(from: &str, to: &Path) {
+    let new = to.with_extension("new");
+    std::fs::copy(pem(from), &new).unwrap();
+    std::fs::rename(new, to).unwrap();
 }
 
 #[test]

@@ -230,19 +230,6 @@ fn a_page_that_is_cut_off_is_an_error_and_not_a_shorter_page() {
 }
 
 #[test]
-fn a_content_type_names_the_format() {
-    for (content_type, format) in [
-        ("text/plain; version=0.0.4; charset=utf-8", Format::Text),
-        ("text/plain; version=1.0.0; escaping=underscores", Format::Text),
-        ("application/openmetrics-text; version=1.0.0; charset=utf-8", Format::OpenMetrics),
-        ("Application/OpenMetrics-Text", Format::OpenMetrics),
-        ("", Format::Text),
-    ] {
-        assert_eq!(Format::of_content_type(content_type), format, "{content_type}");
-    }
-}
-
-#[test]
 fn an_endless_line_is_refused_before_it_is_kept() {
     for prefix in ["m{a=\"", "skip", "# HELP "] {
         let mut heard = Heard::default();

@@ -22,8 +22,6 @@ pub struct Answer {
     pub series: Vec<Series>,
     /// Warnings that came with it: the answer may be partial.
     pub warnings: usize,
-    /// Remarks on the query that came with it (Prometheus 3): the answer is whole.
-    pub infos: usize,
 }
 
 /// One series.
@@ -102,7 +100,7 @@ pub(super) fn answer(body: &[u8]) -> Result<Answer, Error> {
         }
         Data::String(_) => return Err(bad("a string")),
     };
-    Ok(Answer { series, warnings: envelope.warnings.len(), infos: envelope.infos.len() })
+    Ok(Answer { series, warnings: envelope.warnings.len() })
 }
 
 /// Names the fault of an answer with another status.
@@ -137,8 +135,6 @@ struct Envelope {
     error_type: Option<ErrorType>,
     #[serde(default)]
     warnings: Vec<IgnoredAny>,
-    #[serde(default)]
-    infos: Vec<IgnoredAny>,
 }
 
 #[derive(Deserialize, PartialEq, Eq)]

@@ -25,7 +25,7 @@ fn base(server: &Server) -> String {
 }
 
 fn query() -> Query {
-    let namespaces = Namespaces::one("team-a").unwrap();
+    let namespaces = Namespaces::batches(["team-a"]).unwrap().remove(0);
     Selector::within(&namespaces, NamespaceLabel::Namespace).newest()
 }
 
@@ -74,7 +74,8 @@ async fn configured_matchers_are_in_every_selector() {
     let mut config = config("http://prometheus.invalid");
     config.matchers = BTreeMap::from([(LabelName::new("cluster").unwrap(), "a\"b".to_owned())]);
     let client = PrometheusClient::new(&config).unwrap();
-    let selector = client.selector(&Namespaces::one("team-a").unwrap(), NamespaceLabel::Namespace);
+    let selector = client
+        .selector(&Namespaces::batches(["team-a"]).unwrap().remove(0), NamespaceLabel::Namespace);
     assert_eq!(selector.newest().as_str(), r#"{namespace="team-a",cluster="a\"b"}"#);
 }
 
@@ -158,6 +159,8 @@ async fn f16_faults_are_told_apart() {
 async fn what_is_no_answer_of_prometheus_is_a_bad_body() {
     for act in [
         Act::Answer(ok("text/html", "<html>Sign in</html>")),
+        Act::Answer(ok("application/json", "")),
+        Act::Answer(ok("application/json", "\u{1f}\u{8b}\u{8}")),
         Act::Answer(ok("application/json; charset=utf-8", "{")),
         Act::Answer(answer("200 OK", "", EMPTY)),
         Act::Answer(answer(
@@ -178,10 +181,15 @@ async fn slow_large_and_broken_answers_have_their_own_faults() {
     let large = format!("{head}Content-Length: 52428800\r\n\r\n").into_bytes();
     let short = format!("{head}Content-Length: 1000\r\n\r\n{EMPTY}").into_bytes();
     let drip = format!("{head}Content-Length: 1000\r\n\r\n").into_bytes();
+    let slow_head = head.as_bytes().to_vec();
+    let endless = format!("{head}Transfer-Encoding: chunked\r\n\r\n").into_bytes();
+    let chunk = format!("100000\r\n{}\r\n", " ".repeat(0x0010_0000)).into_bytes();
     for (act, why) in [
         (Act::Hang, Why::Timeout),
         (Act::Endless(drip, b" ".to_vec(), Duration::from_millis(10)), Why::Timeout),
+        (Act::Endless(slow_head, b"x: y\r\n".to_vec(), Duration::from_millis(10)), Why::Timeout),
         (Act::Answer(large), Why::TooLarge),
+        (Act::Endless(endless, chunk, Duration::ZERO), Why::TooLarge),
         (Act::AnswerAndClose(short), Why::Transport),
         (Act::AnswerAndClose(Vec::new()), Why::Transport),
     ] {

@@ -244,6 +244,30 @@ async fn scrapes_at_once_are_bounded_and_waiting_for_a_turn_costs_no_deadline() 
 }
 
 #[tokio::test]
+async fn the_wait_for_a_turn_ends_and_own_turns_wait_for_nobody() {
+    let (hangs, answers) = (Server::start(Act::Hang).await, Server::page(PAGE).await);
+    let bounds = Options { max_concurrent: 1, max_wait_ms: 100, ..options() };
+    let scraper = Scraper::new(bounds).unwrap();
+    let other = scraper.with_own_turns(1);
+    let (hangs_url, answers_url) = (hangs.url(), answers.url());
+    let mut hung = std::pin::pin!(read(&scraper, &hangs_url));
+    tokio::select! {
+        biased;
+        error = &mut hung => panic!("{error:?}"),
+        page = read(&other, &answers_url) => assert_eq!(page.unwrap().1, PAGE),
+    }
+    tokio::select! {
+        biased;
+        error = &mut hung => panic!("{error:?}"),
+        late = read(&scraper, &answers_url) => {
+            let error = late.unwrap_err();
+            assert!(matches!(error, Error::NoTurn { waited_ms: 100 }), "{error:?}");
+        }
+    }
+    assert!(matches!(hung.await, Err(Error::Timeout { .. })));
+}
+
+#[tokio::test]
 async fn f15_one_endpoint_that_hangs_holds_up_no_other() {
     let (hangs, answers) = (Server::start(Act::Hang).await, Server::page(PAGE).await);
     let scraper = Scraper::new(options()).unwrap();

@@ -34,22 +34,26 @@ impl WakeMemory {
         if demand.series.values().any(|value| !value.is_finite() || *value < 0.0) {
             return WakeReading::Unknown { why: Why::Impossible };
         }
+        let held: f64 = match kind {
+            WakeKind::Gauge => demand.series.values().sum(),
+            WakeKind::Counter => 0.0,
+        };
+        // Finite values can have a sum that is not.
+        if !held.is_finite() {
+            return WakeReading::Unknown { why: Why::Impossible };
+        }
         let arrived = demand.series.iter().any(|(&key, &value)| self.rises(kind, key, value));
         if arrived {
             self.last_arrival_at = Some(at);
         }
         self.remember(kind, demand);
-        let queued = match kind {
-            WakeKind::Gauge => demand.series.values().sum(),
-            WakeKind::Counter => 0.0,
-        };
         if !self.exists {
             return WakeReading::Unknown { why: Why::NoKnownSeries };
         }
-        if demand.partial && !arrived && queued <= 0.0 {
+        if demand.partial && !arrived && held <= 0.0 {
             return WakeReading::Unknown { why: Why::Partial };
         }
-        WakeReading::Fresh { queued, last_arrival_at: self.last_arrival_at }
+        WakeReading::Fresh { queued: held, last_arrival_at: self.last_arrival_at }
     }
 
     fn rises(&self, kind: WakeKind, key: u64, value: f64) -> bool {
@@ -190,6 +194,8 @@ mod tests {
             let seen = readings(WakeKind::Gauge, &[page(&[(1, 1.0), (2, value)])]);
             assert_eq!(seen, [unknown(Why::Impossible)], "{value}");
         }
+        let seen = readings(WakeKind::Gauge, &[page(&[(1, 1e308), (2, 1e308)])]);
+        assert_eq!(seen, [unknown(Why::Impossible)], "a sum beyond the numbers");
     }
 
     #[test]

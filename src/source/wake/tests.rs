@@ -1,9 +1,11 @@
 //! Wake sources against a gateway's page and a Prometheus, as far as the wire goes.
 
+use std::time::Duration;
+
 use super::*;
 use crate::decision::{Moment, WakeReading, Why};
 use crate::source::scrape::Options;
-use crate::source::tests::{Act, Server, ok};
+use crate::source::tests::{Act, Server, answer, ok};
 
 const LLM: Subject<'_> = Subject { namespace: "team-a", name: "llm", model: Some("m") };
 const OTHER: Subject<'_> = Subject { namespace: "team-b", name: "llm", model: Some("m") };
@@ -33,6 +35,60 @@ fn queued(source: &WakeSource, read: &Result<Demand, Arc<Error>>) -> WakeReading
 fn held(queued: f64) -> WakeReading {
     let last_arrival_at = (queued > 0.0).then_some(Moment(5));
     WakeReading::Fresh { queued, last_arrival_at }
+}
+
+/// Lets futures run until each has asked for its turn and, where there is one, sent its request.
+async fn under_way<F: Future + Unpin>(futures: &mut [F], is: impl Fn() -> bool) {
+    while !is() {
+        for future in futures.iter_mut() {
+            assert!(futures_util::poll!(future).is_pending());
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_fleet_that_hangs_takes_no_turn_of_a_wake_source() {
+    const TURNS: usize = 3;
+    let (hangs, gateway) =
+        (Server::start(Act::Hang).await, Server::page("queue_size{ns=\"team-a\"} 2\n").await);
+    let scraper =
+        Scraper::new(Options { max_concurrent: TURNS, timeout_ms: 60_000, ..Options::default() })
+            .unwrap();
+    let config = serde_saphyr::from_str(&format!(
+        "{{name: gw, kind: gauge, url: '{}', metric: queue_size}}",
+        gateway.url()
+    ));
+    let source = WakeSource::new(&config.unwrap(), None, &scraper).unwrap();
+    let target = Target::new(&Endpoint::Url(hangs.url().as_str().into()), None, None).unwrap();
+    let mut fleet: Vec<_> = (0..10 * TURNS).map(|_| Box::pin(scraper.open(&target))).collect();
+    under_way(&mut fleet, || hangs.accepted() == TURNS).await;
+    let read = source.read(&[LLM]).await;
+    assert_eq!(queued(&source, &read[0]), held(2.0));
+    for engine in &mut fleet {
+        assert!(futures_util::poll!(engine).is_pending(), "the fleet hung all the while");
+    }
+}
+
+#[tokio::test]
+async fn engine_queries_that_hang_take_no_turn_of_a_wake_source() {
+    let server = Server::start(Act::Hang).await;
+    let config = serde_saphyr::from_str(&format!(
+        "{{name: main, url: 'http://{}', timeout: 60}}",
+        server.address
+    ));
+    let prometheus = PrometheusClient::new(&config.unwrap()).unwrap();
+    let config =
+        serde_saphyr::from_str("{name: gw, kind: gauge, prometheus: main, query: queue_size}");
+    let scraper = Scraper::new(Options::default()).unwrap();
+    let source = WakeSource::new(&config.unwrap(), Some(&prometheus), &scraper).unwrap();
+    let query = Query::configured("up".to_owned());
+    let mut engines: Vec<_> = (0..50).map(|_| Box::pin(prometheus.instant(&query))).collect();
+    under_way(&mut engines, || server.accepted() == 8).await;
+    let subjects = [LLM];
+    let mut read = [Box::pin(source.read(&subjects))];
+    // It is sent although none of the others has been answered.
+    under_way(&mut read, || server.accepted() == 9).await;
 }
 
 #[tokio::test]
@@ -74,6 +130,53 @@ async fn a_page_that_cannot_be_had_is_unknown_to_all() {
     let read = page_source(&server).read(&[LLM, OTHER]).await;
     for read in read {
         assert_eq!(read.unwrap_err().why(), Why::Transport);
+    }
+}
+
+#[tokio::test]
+async fn whatever_a_gateway_sends_is_a_reading_or_has_its_fault() {
+    let page = |body: &str| Act::Answer(ok("text/plain", body));
+    let head = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n";
+    let gzip = "Content-Type: text/plain\r\nContent-Encoding: gzip\r\n";
+    let unknown = |why| WakeReading::Unknown { why };
+    let of = |value: &str| page(&format!("queue_size{{ns=\"team-a\",model=\"m\"}} {value}\n"));
+    for (act, expected) in [
+        (of("NaN"), unknown(Why::Impossible)),
+        (of("+Inf"), unknown(Why::Impossible)),
+        (of("-1"), unknown(Why::Impossible)),
+        (of("text"), unknown(Why::Impossible)),
+        (of("1e308"), held(1e308)),
+        (page(""), unknown(Why::BadBody)),
+        (page("\u{1f}\u{8b}\u{8}"), unknown(Why::BadBody)),
+        (Act::Answer(ok("text/html", "queue_size 1\n")), unknown(Why::BadBody)),
+        (Act::Answer(answer("200 OK", gzip, "bomb")), unknown(Why::BadBody)),
+        (
+            Act::Answer(format!("{head}Content-Length: 52428800\r\n\r\n").into_bytes()),
+            unknown(Why::TooLarge),
+        ),
+        (
+            Act::Endless(
+                format!("{head}Content-Length: 999\r\n\r\n").into_bytes(),
+                b"#".to_vec(),
+                Duration::from_millis(10),
+            ),
+            unknown(Why::Timeout),
+        ),
+        // The same series twice counts once; labels may hold anything.
+        (
+            page(
+                "queue_size{ns=\"team-a\",model=\"m\"} 2\n\
+                 queue_size{ns=\"team-a\",model=\"m\"} 2\n\
+                 queue_size{ns=\"team-a\",model=\"m\",x=\"a\\\"},=\\n\u{202e}{\"} 3\n\
+                 queue_size{ns=\"team-a\\\",model=\\\"m\"} 50\n",
+            ),
+            held(5.0),
+        ),
+    ] {
+        let server = Server::start(act.clone()).await;
+        let source = page_source(&server);
+        let read = source.read(&[LLM]).await;
+        assert_eq!(queued(&source, &read[0]), expected, "{act:?}");
     }
 }
 

@@ -23,8 +23,9 @@ use crate::source::scrape::{Scraper, Target};
 use crate::source::selector::Namespaces;
 
 /// Time between two reads: dcgm-exporter collects every 30 s and is commonly scraped every 15 s.
-const INTERVAL: Duration = Duration::from_secs(15);
-/// How far back Prometheus is asked for samples, and how old one may be: four collections.
+const INTERVAL_MS: u64 = 15_000;
+/// How far back Prometheus is asked for samples: two intervals of one that scrapes once a minute.
+/// No sample is ever fresh for longer.
 const WINDOW_MS: u64 = 120_000;
 /// A replica's devices count this long after it turned ready: loading and warming up say nothing of
 /// its load.
@@ -39,18 +40,25 @@ pub(super) enum From {
     Exporters(Vec<Target>, Scraper),
 }
 
+/// The newest sample of each device, and for how long one is fresh.
+#[derive(Debug, Clone, Default)]
+struct Latest {
+    devices: Arc<Devices>,
+    fresh_ms: u64,
+}
+
 /// The reader of all devices. Its task ends with it.
 #[derive(Debug)]
 pub(super) struct Reader {
     followed: Arc<Followed>,
-    latest: watch::Receiver<Arc<Devices>>,
+    latest: watch::Receiver<Latest>,
     _task: AbortOnDropHandle<()>,
 }
 
 impl Reader {
     pub(super) fn start(from: From, metrics: Metrics, clock: Clock) -> Reader {
         let followed = Arc::new(Followed::default());
-        let (publish, latest) = watch::channel(Arc::default());
+        let (publish, latest) = watch::channel(Latest::default());
         let task = tokio::spawn(read_all(from, metrics, clock, Arc::clone(&followed), publish));
         Reader { followed, latest, _task: AbortOnDropHandle::new(task) }
     }
@@ -71,8 +79,9 @@ impl Reader {
                 *member.id == *pod && member.phase == Phase::Ready && warm
             })
         };
-        let devices = self.latest.borrow();
-        let share = devices.share_of(namespace, warm, now.minus_millis(WINDOW_MS));
+        let latest = self.latest.borrow();
+        let since = now.minus_millis(latest.fresh_ms);
+        let share = latest.devices.share_of(namespace, warm, since);
         match (share.sample, *seen_at) {
             (Some(sample), _) => {
                 *seen_at = Some(now);
@@ -89,8 +98,9 @@ async fn read_all(
     metrics: Metrics,
     clock: Clock,
     followed: Arc<Followed>,
-    publish: watch::Sender<Arc<Devices>>,
+    publish: watch::Sender<Latest>,
 ) {
+    let mut intervals = Intervals::default();
     let mut owners = OwnerMemory::default();
     loop {
         let started = Instant::now();
@@ -100,19 +110,49 @@ async fn read_all(
         };
         metrics.scraped(started.elapsed(), read.failed);
         let mut devices = read.devices;
+        let last = Arc::clone(&publish.borrow().devices);
+        intervals.learn(&last, &devices);
+        let fresh_ms = intervals.fresh_ms();
         if read.failed.is_some() {
             // What could not be read now is as old as it was; `share_of` judges its age.
-            let since = clock.now().minus_millis(WINDOW_MS);
-            let mut last = Devices::clone(&publish.borrow());
+            let since = clock.now().minus_millis(fresh_ms);
+            let mut last = Devices::clone(&last);
             last.by_key.retain(|_, device| device.at >= since);
             devices.merge(last);
         }
         owners.update(&mut devices, clock.now());
-        publish.send_replace(Arc::new(devices));
+        publish.send_replace(Latest { devices: Arc::new(devices), fresh_ms });
         tokio::select! {
-            () = sleep(INTERVAL) => {}
+            () = sleep(Duration::from_millis(INTERVAL_MS)) => {}
             () = followed.joined() => {}
         }
+    }
+}
+
+/// The time between two samples of one device, as the source has it: its last four, 0 where there
+/// was none yet.
+#[derive(Debug, Default)]
+struct Intervals([u64; 4]);
+
+impl Intervals {
+    /// Takes the step that the devices' timestamps have made between two reads. Of all devices the
+    /// shortest counts: the others have missed a sample.
+    fn learn(&mut self, last: &Devices, now: &Devices) {
+        let steps = now.by_key.iter().filter_map(|(key, device)| {
+            let step_ms = device.at.millis_since(last.by_key.get(key)?.at);
+            (step_ms > 0).then_some(step_ms)
+        });
+        if let Some(shortest_ms) = steps.min() {
+            self.0.rotate_right(1);
+            self.0[0] = shortest_ms;
+        }
+    }
+
+    /// For how long a sample is fresh: three reads or two of the source's own intervals, whichever
+    /// is longer. Of the last intervals the shortest counts, so that a gap teaches nothing.
+    fn fresh_ms(&self) -> u64 {
+        let learned_ms = self.0.iter().filter(|&&ms| ms > 0).min().copied().unwrap_or(0);
+        (3 * INTERVAL_MS).max(2 * learned_ms).min(WINDOW_MS)
     }
 }
 
@@ -167,5 +207,83 @@ async fn page(target: &Target, scraper: &Scraper, clock: Clock) -> Result<Device
     match read.await.map_err(|error| error.why())? {
         ControlFlow::Break(why) => Err(why),
         ControlFlow::Continue(_bytes) => reader.finish().map_err(|error| error.why()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decision::Replicas;
+    use crate::inventory::{Counted, Member, WorkloadKey};
+    use crate::signals::dcgm::{Device, DeviceKey, PodRef};
+
+    /// Devices by UUID with the second of their newest sample, all of pod `a/p`.
+    fn devices(sampled_s: &[(&str, i64)]) -> Devices {
+        let device = |&(uuid, at_s): &(&str, i64)| {
+            let key = DeviceKey { uuid: uuid.into(), instance: None };
+            let owners = vec![PodRef { namespace: "a".into(), pod: "p".into() }];
+            let at = Moment(at_s * 1_000);
+            (key, Device { owners, at, gpu_util: Some(0.5), ..Device::default() })
+        };
+        Devices { by_key: sampled_s.iter().map(device).collect(), ..Devices::default() }
+    }
+
+    fn learned(rounds: &[&[(&str, i64)]]) -> u64 {
+        let mut intervals = Intervals::default();
+        for pair in rounds.windows(2) {
+            intervals.learn(&devices(pair[0]), &devices(pair[1]));
+        }
+        intervals.fresh_ms()
+    }
+
+    #[test]
+    fn a_sample_is_fresh_for_three_reads_or_two_intervals_of_the_source() {
+        for (rounds, fresh_ms) in [
+            // Nothing learned, and an exporter's own page, whose samples are as new as the read.
+            (&[&[("a", 0)][..]][..], 45_000),
+            (&[&[("a", 0)], &[("a", 15)], &[("a", 30)]], 45_000),
+            // A Prometheus that scrapes each half minute; the reads between see nothing move.
+            (&[&[("a", 0)], &[("a", 0)], &[("a", 30)], &[("a", 30)], &[("a", 60)]], 60_000),
+            // Another device has missed a sample.
+            (&[&[("a", 0), ("b", 0)], &[("a", 60), ("b", 30)]], 60_000),
+            // A gap teaches nothing where there was a step before.
+            (&[&[("a", 0)], &[("a", 30)], &[("a", 120)]], 60_000),
+            // Beyond the window there is nothing.
+            (&[&[("a", 0)], &[("a", 90)]], 120_000),
+        ] {
+            assert_eq!(learned(rounds), fresh_ms, "{rounds:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_device_whose_reads_fail_is_lost_when_its_sample_is_no_longer_fresh() {
+        let latest = Latest { devices: Arc::new(devices(&[("a", 0)])), fresh_ms: 45_000 };
+        let (_publish, latest) = watch::channel(latest);
+        let task = AbortOnDropHandle::new(tokio::spawn(async {}));
+        let reader = Reader { followed: Arc::default(), latest, _task: task };
+        let member = Member {
+            id: "p".into(),
+            phase: Phase::Ready,
+            created_at: None,
+            ready_at: None,
+            endpoint: None,
+        };
+        let workload = Workload {
+            key: WorkloadKey::new("a", "b"),
+            min: 0,
+            max: 8,
+            fallback_replicas: None,
+            triggers: Vec::new(),
+            replicas: Replicas::default(),
+            members: vec![member],
+            counted: Counted::ByKubernetes,
+            gpus_per_replica: None,
+            paused: false,
+        };
+        let mut seen_at = None;
+        let mut at =
+            |second: i64| reader.utilisation(&workload, &mut seen_at, Moment(second * 1_000));
+        assert!(matches!(at(45), Gpu::Fresh(sample) if sample.busy == Some(0.5)));
+        assert_eq!(at(46), Gpu::Lost { for_ms: 1_000 });
     }
 }

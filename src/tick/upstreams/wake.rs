@@ -1,18 +1,20 @@
-//! Reads one wake source for all the workloads that name it, four times a second.
+//! Reads one wake source for the workloads that name it: four times a second for those that sleep,
+//! and at the tick's own pace for the others.
 //!
 //! Must not decide whether a workload wakes: it remembers what was seen and asks for a tick when
 //! demand has come.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{Instant, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::clock::Clock;
-use crate::decision::{Moment, WakeReading, Why};
+use crate::decision::{Answer, Moment, WakeReading, Why};
 use crate::metrics::Metrics;
 use crate::registry::{Tracker, TrackerKey};
 use crate::source::wake::{Subject, WakeMemory, WakeSource};
@@ -20,6 +22,8 @@ use crate::source::wake::{Subject, WakeMemory, WakeSource};
 /// Time between two reads. A wake has to be pushed within 500 ms of its request: this, the read,
 /// the decision and the push.
 const INTERVAL: Duration = Duration::from_millis(250);
+/// Time between two reads for who is awake, and learns of more demand at its next tick: the fastest.
+const AWAKE_INTERVAL_MS: u64 = 1_000;
 /// A workload is read for this long after its last tick: four of the slowest.
 const FOLLOWED_MS: u64 = 60_000;
 /// A reading older than this says nothing: three of the slowest ticks.
@@ -37,12 +41,21 @@ type Followers = Mutex<HashMap<TrackerKey, Follower>>;
 /// One workload that names the source.
 #[derive(Debug)]
 struct Follower {
-    model: Option<String>,
+    tracker: Arc<Tracker>,
     memory: WakeMemory,
     reading: WakeReading,
     read_at: Moment,
     followed_at: Moment,
     nudge: Arc<Notify>,
+}
+
+impl Follower {
+    fn is_due(&self, now: Moment) -> bool {
+        let sleeps =
+            !matches!(self.tracker.published.load().answer, Answer::Value { active: true, .. });
+        let is_new = self.reading == WakeReading::Unknown { why: Why::NotYetRead };
+        sleeps || is_new || now.millis_since(self.read_at) >= AWAKE_INTERVAL_MS
+    }
 }
 
 impl Reader {
@@ -55,22 +68,29 @@ impl Reader {
     /// What the source last said of a workload. From now on `nudge` is told when demand comes.
     pub(super) fn reading(
         &self,
-        tracker: &Tracker,
+        tracker: &Arc<Tracker>,
         nudge: &Arc<Notify>,
         now: Moment,
     ) -> WakeReading {
         let mut followers = lock(&self.followers);
-        let follower = followers.entry(tracker.key.clone()).or_insert_with(|| Follower {
-            model: tracker.policy.model_name.clone(),
-            memory: WakeMemory::default(),
-            reading: WakeReading::Unknown { why: Why::NotYetRead },
-            read_at: now,
-            followed_at: now,
-            nudge: Arc::clone(nudge),
-        });
-        follower.followed_at = now;
-        // The task of a trigger may have been started again.
-        follower.nudge = Arc::clone(nudge);
+        let follower = match followers.entry(tracker.key.clone()) {
+            Entry::Vacant(vacant) => vacant.insert(Follower {
+                tracker: Arc::clone(tracker),
+                memory: WakeMemory::default(),
+                reading: WakeReading::Unknown { why: Why::NotYetRead },
+                read_at: now,
+                followed_at: now,
+                nudge: Arc::clone(nudge),
+            }),
+            Entry::Occupied(known) => {
+                let known = known.into_mut();
+                known.followed_at = now;
+                // The trigger may have gone and come again, and so may its task.
+                known.tracker = Arc::clone(tracker);
+                known.nudge = Arc::clone(nudge);
+                known
+            }
+        };
         if now.millis_since(follower.read_at) >= STALE_MS {
             return WakeReading::Unknown { why: Why::Timeout };
         }
@@ -79,44 +99,54 @@ impl Reader {
 }
 
 async fn read_all(source: WakeSource, metrics: Metrics, clock: Clock, followers: Arc<Followers>) {
-    let mut ticks = interval(INTERVAL);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        ticks.tick().await;
-        let followed: Vec<(TrackerKey, Option<String>)> = {
-            let now = clock.now();
-            let mut followers = lock(&followers);
-            followers.retain(|_, follower| now.millis_since(follower.followed_at) < FOLLOWED_MS);
-            let followed = followers.iter();
-            followed.map(|(key, follower)| (key.clone(), follower.model.clone())).collect()
-        };
-        if followed.is_empty() {
-            continue;
-        }
-        let subjects: Vec<Subject<'_>> = followed
-            .iter()
-            .map(|(key, model)| Subject {
-                namespace: &key.workload.namespace,
-                name: &key.workload.name,
-                model: model.as_deref(),
-            })
-            .collect();
         let started = Instant::now();
-        let read = source.read(&subjects).await;
-        let failed = read.iter().find_map(|read| read.as_ref().err()).map(|error| error.why());
-        metrics.scraped(started.elapsed(), failed);
+        read_due(&source, &metrics, clock, &followers).await;
+        sleep_until(next_read(started, Instant::now())).await;
+    }
+}
+
+/// When to read next. A source that takes longer than the interval is left alone for as long as it
+/// took: waking shall never be more than half of a server's work.
+fn next_read(started: Instant, ended: Instant) -> Instant {
+    let took = ended - started;
+    if took < INTERVAL { started + INTERVAL } else { ended + took }
+}
+
+async fn read_due(source: &WakeSource, metrics: &Metrics, clock: Clock, followers: &Followers) {
+    let due: Vec<Arc<Tracker>> = {
         let now = clock.now();
-        let mut followers = lock(&followers);
-        for ((key, _), demand) in followed.iter().zip(&read) {
-            let Some(follower) = followers.get_mut(key) else { continue };
-            let demand = demand.as_ref().map_err(|error| error.why());
-            let reading = follower.memory.take(source.kind(), demand, now);
-            if has_come(follower.reading, reading) {
-                follower.nudge.notify_one();
-            }
-            follower.reading = reading;
-            follower.read_at = now;
+        let mut followers = lock(followers);
+        followers.retain(|_, follower| now.millis_since(follower.followed_at) < FOLLOWED_MS);
+        let due = followers.values().filter(|follower| follower.is_due(now));
+        due.map(|follower| Arc::clone(&follower.tracker)).collect()
+    };
+    if due.is_empty() {
+        return;
+    }
+    let subjects: Vec<Subject<'_>> = due
+        .iter()
+        .map(|tracker| Subject {
+            namespace: &tracker.key.workload.namespace,
+            name: &tracker.key.workload.name,
+            model: tracker.policy.model_name.as_deref(),
+        })
+        .collect();
+    let started = Instant::now();
+    let read = source.read(&subjects).await;
+    let failed = read.iter().find_map(|read| read.as_ref().err()).map(|error| error.why());
+    metrics.scraped(started.elapsed(), failed);
+    let now = clock.now();
+    let mut followers = lock(followers);
+    for (tracker, demand) in due.iter().zip(&read) {
+        let Some(follower) = followers.get_mut(&tracker.key) else { continue };
+        let demand = demand.as_ref().map_err(|error| error.why());
+        let reading = follower.memory.take(source.kind(), demand, now);
+        if has_come(follower.reading, reading) {
+            follower.nudge.notify_one();
         }
+        follower.reading = reading;
+        follower.read_at = now;
     }
 }
 
@@ -138,6 +168,62 @@ fn lock(followers: &Followers) -> MutexGuard<'_, HashMap<TrackerKey, Follower>> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::decision::Replicas;
+    use crate::inventory::{Counted, Inventory, Workload, WorkloadKey};
+    use crate::registry::{Caller, Limits, Registry, Rpc};
+
+    fn tracker(spec: u32, clock: Clock) -> Arc<Tracker> {
+        let key = WorkloadKey::new("a", "b");
+        let workload = Workload {
+            key: key.clone(),
+            min: 0,
+            max: 8,
+            fallback_replicas: None,
+            triggers: vec![std::collections::BTreeMap::new()],
+            replicas: Replicas { spec: Some(spec), ..Replicas::default() },
+            members: Vec::new(),
+            counted: Counted::ByKubernetes,
+            gpus_per_replica: None,
+            paused: false,
+        };
+        let registry = Registry::new(Limits::default(), clock);
+        let workloads = [(key, Arc::new(workload))].into();
+        registry.set_inventory(Arc::new(Inventory {
+            synced: true,
+            workloads,
+            ..Inventory::default()
+        }));
+        registry.lookup("a", "b", &HashMap::new(), Caller::Poll, Rpc::IsActive).unwrap()
+    }
+
+    #[tokio::test]
+    async fn who_sleeps_is_read_each_time_and_who_is_awake_once_a_second() {
+        let clock = Clock::start();
+        let at = clock.now();
+        for (spec, after_250_ms) in [(0, true), (1, false)] {
+            let mut follower = Follower {
+                tracker: tracker(spec, clock),
+                memory: WakeMemory::default(),
+                reading: WakeReading::Unknown { why: Why::NotYetRead },
+                read_at: at,
+                followed_at: at,
+                nudge: Arc::default(),
+            };
+            assert!(follower.is_due(at), "{spec}: not read at all yet");
+            follower.reading = WakeReading::Unknown { why: Why::Timeout };
+            assert_eq!(follower.is_due(at.plus_millis(250)), after_250_ms, "{spec}");
+            assert!(follower.is_due(at.plus_millis(1_000)), "{spec}");
+        }
+    }
+
+    #[test]
+    fn a_source_that_is_slow_is_left_alone_for_as_long_as_it_took() {
+        let started = Instant::now();
+        let after = |ms| started + Duration::from_millis(ms);
+        for (ended, next) in [(1, 250), (249, 250), (250, 500), (2_000, 4_000)] {
+            assert_eq!(next_read(started, after(ended)), after(next), "{ended}");
+        }
+    }
 
     #[test]
     fn a_tick_is_asked_for_when_demand_comes_and_not_while_it_stands() {
