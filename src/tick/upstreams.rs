@@ -38,10 +38,13 @@ pub struct Upstreams {
     clients: Vec<Kept<PrometheusConfig, PrometheusClient>>,
     /// Where engine series come from: the first configured Prometheus.
     engines: Option<Kept<PrometheusConfig, Arc<prometheus::Reader>>>,
-    devices: Option<Kept<(Dcgm, Option<PrometheusConfig>), Arc<devices::Reader>>>,
-    wakes: Vec<Kept<(WakeSourceConfig, Option<PrometheusConfig>), Arc<wake::Reader>>>,
+    devices: Option<Kept<Asks<Dcgm>, Arc<devices::Reader>>>,
+    wakes: Vec<Kept<Asks<WakeSourceConfig>, Arc<wake::Reader>>>,
     wake_source_names: BTreeSet<String>,
 }
+
+/// A part's own configuration, and that of the Prometheus that it asks.
+type Asks<C> = (C, Option<PrometheusConfig>);
 
 /// A part with all of the configuration that it was made from.
 #[derive(Debug, Clone)]

@@ -63,3 +63,10 @@ async fn fifty_workloads_are_served() {
 async fn a_thousand_workloads_are_served() {
     serve(1_000).await;
 }
+
+/// Beside fifty it shows what one workload takes: the engine closes each connection.
+#[tokio::test]
+#[ignore = "shows a number that means something on a free machine only"]
+async fn two_thousand_workloads_show_the_memory_of_one() {
+    serve(2_050).await;
+}
