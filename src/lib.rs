@@ -38,6 +38,7 @@
 //! | [`grpc`], [`proto`] | KEDA's contract, health, reflection, TLS; on a runtime of its own; the generated messages |
 //! | [`web`], [`metrics`], [`explain`] | the API, `/metrics`, and the API for a person |
 //! | [`declog`], [`replay`], [`statedir`] | the decision log and its proof; what outlives a restart |
+//! | [`hpa`] | KEDA's loop and the HPA as a model, for runs without a cluster |
 //! | [`conformance`] | a client that plays KEDA against any external scaler |
 //! | [`args`], [`app`], [`clock`], [`duration`], [`telemetry`], [`health`], [`shutdown`] | flags, wiring, time, logs, signs of life, the end |
 //!
@@ -106,6 +107,7 @@ pub mod declog;
 pub mod explain;
 pub mod grpc;
 pub mod health;
+pub mod hpa;
 pub mod metrics;
 pub mod observe;
 pub mod registry;

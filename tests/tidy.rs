@@ -63,7 +63,8 @@ const ONLY_IN: &[(&str, &[&str])] = &[
 ];
 
 /// Pure parts: what they may not name.
-const PURE: &[&str] = &["src/decision", "src/signals", "src/trigger", "src/schedule"];
+const PURE: &[&str] =
+    &["src/decision", "src/hpa", "src/signals", "src/trigger", "src/schedule"];
 const IMPURE: &[&str] = &[
     "tokio",
     "tracing",
