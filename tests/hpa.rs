@@ -175,7 +175,7 @@ fn the_model_gives_the_counts_that_a_real_cluster_gave() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hpa");
     let mut files: Vec<_> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
-    assert!(files.len() >= 7, "{files:?}");
+    assert!(files.len() >= 9, "{files:?}");
     let mut faults = Vec::new();
     for file in files {
         let name = file.file_stem().unwrap().to_str().unwrap().to_owned();
