@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use crate::args::{Args, Command};
 use crate::conformance::{self, Outcome};
 use crate::telemetry::ErrorChain;
-use crate::{explain, replay};
+use crate::{demo, explain, replay};
 
 /// Runs what the command line says and returns the process's exit code: 0 when done, 1 when a check
 /// failed or a log differs, 2 when it could not be done.
@@ -34,6 +34,10 @@ fn dispatch(args: Args) -> anyhow::Result<u8> {
     let mut out = std::io::stdout();
     match args.command {
         Command::Serve(args) => runtime()?.block_on(serve::serve(*args)).map(|()| 0),
+        Command::Demo(args) => {
+            runtime()?.block_on(demo::run(&args, &mut out))?;
+            Ok(0)
+        }
         Command::Explain(args) => {
             runtime()?.block_on(explain::run(&args, &mut out))?;
             Ok(0)

@@ -7,13 +7,13 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-use crate::{config, conformance, duration, explain, replay};
+use crate::{config, conformance, demo, duration, explain, replay};
 
 /// Decides how many GPU replicas an LLM workload needs, and says why.
 #[derive(Debug, Parser)]
 #[command(name = "ghostscaler", version, max_term_width = 80)]
-#[command(after_help = "Start with `ghostscaler serve --config manifests/local/example.yaml`, \
-    then `ghostscaler explain demo/llm`.")]
+#[command(after_help = "Start with `ghostscaler demo`. Then `ghostscaler serve --config \
+    manifests/local/example.yaml`, and `ghostscaler explain demo/llm`.")]
 pub struct Args {
     /// What to do.
     #[command(subcommand)]
@@ -23,6 +23,14 @@ pub struct Args {
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Show it working on this machine: simulated engines, and KEDA and the HPA as a model, around
+    /// the real scaler; then a verdict.
+    ///
+    /// A working day in 2 h 37 min, played in a minute or two: asleep, waking, a morning peak with
+    /// 30-second dips, a step, a long idle. KEDA's Prometheus trigger gets the same requests, on
+    /// queue depth and on concurrency, each at its best target. No cluster, no GPU. The scaler's API
+    /// can be asked while it runs. Exits with 0 whoever wins.
+    Demo(demo::Args),
     /// Run the scaler: read engines, decide, answer KEDA over gRPC.
     ///
     /// With --kubeconfig, or inside a cluster, the workloads are the cluster's ScaledObjects;

@@ -3,7 +3,7 @@
 //! Knows nothing of this product's own scaler: whatever speaks KEDA's proto is held to the same.
 
 mod checks;
-mod client;
+pub(crate) mod client;
 mod rehearsal;
 mod report;
 

@@ -38,7 +38,7 @@
 //! | [`grpc`], [`proto`] | KEDA's contract, health, reflection, TLS; on a runtime of its own; the generated messages |
 //! | [`web`], [`metrics`], [`explain`] | the API, `/metrics`, and the API for a person |
 //! | [`declog`], [`replay`], [`statedir`] | the decision log and its proof; what outlives a restart |
-//! | [`hpa`] | KEDA's loop and the HPA as a model, for runs without a cluster |
+//! | [`hpa`], [`demo`] | KEDA's loop and the HPA as a model; the demonstration that runs on it, with the parts of `serve` on a stepped clock |
 //! | [`conformance`] | a client that plays KEDA against any external scaler |
 //! | [`args`], [`app`], [`clock`], [`duration`], [`telemetry`], [`health`], [`shutdown`] | flags, wiring, time, logs, signs of life, the end |
 //!
@@ -104,6 +104,7 @@ pub mod cluster;
 pub mod config;
 pub mod conformance;
 pub mod declog;
+pub mod demo;
 pub mod explain;
 pub mod grpc;
 pub mod health;

@@ -5,6 +5,7 @@
 
 mod engines;
 mod states;
+mod stepped;
 mod upstreams;
 
 use std::collections::HashMap;
@@ -32,7 +33,8 @@ use crate::trigger::Context;
 use crate::web::WakeRequests;
 
 pub use states::States;
-pub use upstreams::Upstreams;
+pub use stepped::Stepped;
+pub use upstreams::{Error as UpstreamsError, Upstreams};
 
 use engines::Engines;
 use states::Cell;
@@ -171,6 +173,7 @@ fn supervise(
 }
 
 /// Follows one trigger.
+#[derive(Debug)]
 struct Follow {
     parts: Arc<Parts>,
     tracker: Arc<Tracker>,

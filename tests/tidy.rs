@@ -46,15 +46,23 @@ fn is_test(path: &str) -> bool {
 /// Names that may be used only below the given paths. A path stands for the file `path.rs` and
 /// for everything in the folder `path/`.
 const ONLY_IN: &[(&str, &[&str])] = &[
-    ("tonic", &["src/grpc", "src/conformance", "src/lib"]),
+    ("tonic", &["src/grpc", "src/conformance", "src/demo", "src/lib"]),
     ("kube::", &["src/cluster"]),
     ("k8s_openapi", &["src/cluster"]),
     ("reqwest", &["src/source", "src/explain", "src/config"]),
-    ("axum", &["src/web"]),
+    ("axum", &["src/web", "src/demo/pages"]),
     ("prometheus_client", &["src/metrics", "src/grpc/observe", "src/web"]),
     (
         "clap",
-        &["src/main", "src/args", "src/conformance", "src/explain", "src/replay", "src/telemetry"],
+        &[
+            "src/main",
+            "src/args",
+            "src/conformance",
+            "src/demo",
+            "src/explain",
+            "src/replay",
+            "src/telemetry",
+        ],
     ),
     ("anyhow", &["src/main", "src/app"]),
     ("std::env", &["src/args"]),
@@ -63,8 +71,7 @@ const ONLY_IN: &[(&str, &[&str])] = &[
 ];
 
 /// Pure parts: what they may not name.
-const PURE: &[&str] =
-    &["src/decision", "src/hpa", "src/signals", "src/trigger", "src/schedule"];
+const PURE: &[&str] = &["src/decision", "src/hpa", "src/signals", "src/trigger", "src/schedule"];
 const IMPURE: &[&str] = &[
     "tokio",
     "tracing",

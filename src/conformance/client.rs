@@ -24,7 +24,7 @@ const USER_AGENT: &str = "grpc-go/1.84.0";
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// After this a call counts as unanswered. KEDA itself waits for ever in the poll role; ten times
 /// the hard bound of a second tells a slow answer, on a busy machine too, from none.
-pub(super) const CALL_LIMIT: Duration = Duration::from_secs(10);
+pub(crate) const CALL_LIMIT: Duration = Duration::from_secs(10);
 /// The deadline that the metrics API server gives each query of the HPA, seen as `grpc-timeout`.
 const HPA_DEADLINE: Duration = Duration::from_secs(60);
 /// Messages of one stream that wait to be looked at; more than that hold the server back.
@@ -32,7 +32,7 @@ const STREAM_BACKLOG: usize = 64;
 
 /// Whom the client plays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
+pub(crate) enum Role {
     /// The operator's poll or reconcile: no deadline on the wire.
     Poll,
     /// A query of the HPA, through the metrics adapter: 60 s of deadline on the wire.
@@ -41,7 +41,7 @@ pub(super) enum Role {
 
 /// Why a call has no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Failure {
+pub(crate) enum Failure {
     /// The scaler answered with an error of its own.
     Status(Code, String),
     /// The connection or the stream broke, so that no answer could come.
@@ -59,7 +59,7 @@ impl Failure {
         }
     }
 
-    pub(super) fn is(&self, code: Code) -> bool {
+    pub(crate) fn is(&self, code: Code) -> bool {
         matches!(self, Failure::Status(own, _) if *own == code)
     }
 }
@@ -79,7 +79,7 @@ impl std::fmt::Display for Failure {
 }
 
 /// The name that a code has in gRPC's own documents, such as `NOT_FOUND`.
-pub(super) fn code_name(code: Code) -> String {
+pub(crate) fn code_name(code: Code) -> String {
     let mut name = String::new();
     for letter in format!("{code:?}").chars() {
         if letter.is_uppercase() && !name.is_empty() {
@@ -92,33 +92,33 @@ pub(super) fn code_name(code: Code) -> String {
 
 /// The outcome of a call with the time it took.
 #[derive(Debug, Clone)]
-pub(super) struct Reply<T> {
+pub(crate) struct Reply<T> {
     /// When the call was made.
-    pub(super) at: Instant,
-    pub(super) took: Duration,
-    pub(super) result: Result<T, Failure>,
+    pub(crate) at: Instant,
+    pub(crate) took: Duration,
+    pub(crate) result: Result<T, Failure>,
 }
 
 /// The scaler under test: where it is and which object to ask it for.
 #[derive(Debug)]
-pub(super) struct Scaler {
+pub(crate) struct Scaler {
     endpoint: Endpoint,
     /// With ALPN demanded, as grpc-go does; `None` without TLS.
     strict_tls: Option<Endpoint>,
-    pub(super) scaled_object: ScaledObjectRef,
+    pub(crate) scaled_object: ScaledObjectRef,
 }
 
 /// PEM texts for TLS.
 #[derive(Debug)]
-pub(super) struct Tls {
-    pub(super) authority: String,
+pub(crate) struct Tls {
+    pub(crate) authority: String,
     /// Certificate chain and key of this client.
-    pub(super) identity: Option<(String, String)>,
+    pub(crate) identity: Option<(String, String)>,
 }
 
 impl Scaler {
     /// Fails if the address is no HOST:PORT or the PEM texts cannot be used.
-    pub(super) fn new(
+    pub(crate) fn new(
         address: &str,
         tls: Option<&Tls>,
         scaled_object: ScaledObjectRef,
@@ -144,17 +144,17 @@ impl Scaler {
         })
     }
 
-    pub(super) async fn connect(&self) -> Result<Connection, Failure> {
+    pub(crate) async fn connect(&self) -> Result<Connection, Failure> {
         connect(&self.endpoint).await
     }
 
     /// Connects as a client that never takes any data: its streams have no window at all.
-    pub(super) async fn connect_stalled(&self) -> Result<Connection, Failure> {
+    pub(crate) async fn connect_stalled(&self) -> Result<Connection, Failure> {
         connect(&self.endpoint.clone().initial_stream_window_size(0)).await
     }
 
     /// Connects only if the server agrees on `h2` by ALPN; `None` without TLS.
-    pub(super) async fn connect_with_alpn(&self) -> Option<Result<Connection, Failure>> {
+    pub(crate) async fn connect_with_alpn(&self) -> Option<Result<Connection, Failure>> {
         match &self.strict_tls {
             Some(endpoint) => Some(connect(endpoint).await),
             None => None,
@@ -181,12 +181,12 @@ fn root_cause(error: &dyn std::error::Error) -> String {
 
 /// One HTTP/2 connection. Dropping it cuts the connection with all that runs on it.
 #[derive(Debug, Clone)]
-pub(super) struct Connection {
+pub(crate) struct Connection {
     channel: Channel,
 }
 
 impl Connection {
-    pub(super) async fn metric_spec(
+    pub(crate) async fn metric_spec(
         &self,
         role: Role,
         scaled_object: &ScaledObjectRef,
@@ -199,7 +199,7 @@ impl Connection {
         .await
     }
 
-    pub(super) async fn metrics(
+    pub(crate) async fn metrics(
         &self,
         role: Role,
         scaled_object: &ScaledObjectRef,
@@ -209,7 +209,7 @@ impl Connection {
     }
 
     /// GetMetrics with a reference that may be missing, as no KEDA would send it.
-    pub(super) async fn raw_metrics(
+    pub(crate) async fn raw_metrics(
         &self,
         role: Role,
         scaled_object_ref: Option<ScaledObjectRef>,
@@ -224,7 +224,7 @@ impl Connection {
         .await
     }
 
-    pub(super) async fn is_active(
+    pub(crate) async fn is_active(
         &self,
         role: Role,
         scaled_object: &ScaledObjectRef,
@@ -238,7 +238,7 @@ impl Connection {
     }
 
     /// One poll of one metric in KEDA's order, without its retries: spec, metrics, activity.
-    pub(super) async fn poll(
+    pub(crate) async fn poll(
         &self,
         scaled_object: &ScaledObjectRef,
         metric_name: &str,
@@ -250,7 +250,7 @@ impl Connection {
     }
 
     /// Calls a method that does not exist: the framework answers it without any handler.
-    pub(super) async fn unknown_method(&self) -> Reply<()> {
+    pub(crate) async fn unknown_method(&self) -> Reply<()> {
         let mut grpc = tonic::client::Grpc::new(self.channel.clone());
         let path = tonic::codegen::http::uri::PathAndQuery::from_static(
             "/externalscaler.ExternalScaler/NoSuchMethod",
@@ -266,7 +266,7 @@ impl Connection {
     }
 
     /// The status of `service` by the standard health protocol.
-    pub(super) async fn health(&self, service: &str) -> Reply<i32> {
+    pub(crate) async fn health(&self, service: &str) -> Reply<i32> {
         let message = HealthCheckRequest { service: service.to_owned() };
         call(async {
             let mut client = HealthClient::new(self.channel.clone());
@@ -275,7 +275,7 @@ impl Connection {
         .await
     }
 
-    pub(super) fn watch_health(&self, service: &str) -> Stream<i32> {
+    pub(crate) fn watch_health(&self, service: &str) -> Stream<i32> {
         let mut client = HealthClient::new(self.channel.clone());
         let request = in_role(Role::Poll, HealthCheckRequest { service: service.to_owned() });
         open(async move { client.watch(request).await }, |message: HealthCheckResponse| {
@@ -283,7 +283,7 @@ impl Connection {
         })
     }
 
-    pub(super) fn stream_is_active(&self, scaled_object: &ScaledObjectRef) -> Stream<bool> {
+    pub(crate) fn stream_is_active(&self, scaled_object: &ScaledObjectRef) -> Stream<bool> {
         let mut client = self.client();
         let request = in_role(Role::Poll, scaled_object.clone());
         open(async move { client.stream_is_active(request).await }, |message: IsActiveResponse| {
@@ -291,7 +291,7 @@ impl Connection {
         })
     }
 
-    pub(super) fn stream_metric_spec(
+    pub(crate) fn stream_metric_spec(
         &self,
         scaled_object: &ScaledObjectRef,
     ) -> Stream<Vec<MetricSpec>> {
@@ -310,7 +310,7 @@ impl Connection {
 
 /// What can be seen on a stream.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Event<T> {
+pub(crate) enum Event<T> {
     /// The response has begun. Some servers send this only with the first message.
     Opened,
     Message(T),
@@ -320,15 +320,15 @@ pub(super) enum Event<T> {
 
 /// An open stream. Dropping it cancels it, as KEDA does.
 #[derive(Debug)]
-pub(super) struct Stream<T> {
-    pub(super) opened_at: Instant,
+pub(crate) struct Stream<T> {
+    pub(crate) opened_at: Instant,
     events: mpsc::Receiver<Event<T>>,
     _reader: AbortOnDropHandle<()>,
 }
 
 impl<T> Stream<T> {
     /// The next message or end; `None` if nothing comes within `limit` or the end was seen.
-    pub(super) async fn next(&mut self, limit: Duration) -> Option<Event<T>> {
+    pub(crate) async fn next(&mut self, limit: Duration) -> Option<Event<T>> {
         timeout(limit, async {
             loop {
                 match self.events.recv().await {
@@ -343,7 +343,7 @@ impl<T> Stream<T> {
     }
 
     /// Waits until the server has accepted the stream, at most for `limit`.
-    pub(super) async fn accepted(&mut self, limit: Duration) -> bool {
+    pub(crate) async fn accepted(&mut self, limit: Duration) -> bool {
         timeout(limit, self.events.recv()).await.is_ok()
     }
 }

@@ -139,6 +139,14 @@ impl Upstreams {
         Context { wake_sources: &self.wake_source_names, has_prometheus: self.engines.is_some() }
     }
 
+    /// Reads the wake sources now. Only for a stepped clock, on which they do not read by
+    /// themselves.
+    pub async fn read(&self) {
+        for wake in &self.wakes {
+            wake.part.read().await;
+        }
+    }
+
     /// What Prometheus last said of the engines of a namespace.
     pub(super) async fn engines_of(&self, namespace: &Arc<str>) -> EnginesRead {
         match &self.engines {

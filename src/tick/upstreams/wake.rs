@@ -32,8 +32,17 @@ const STALE_MS: u64 = 45_000;
 /// The reader of one wake source. Its task ends with it.
 #[derive(Debug)]
 pub(super) struct Reader {
-    followers: Arc<Followers>,
-    _task: AbortOnDropHandle<()>,
+    shared: Arc<Shared>,
+    /// None on a stepped clock.
+    _task: Option<AbortOnDropHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    source: WakeSource,
+    metrics: Metrics,
+    clock: Clock,
+    followers: Followers,
 }
 
 type Followers = Mutex<HashMap<TrackerKey, Follower>>;
@@ -60,9 +69,15 @@ impl Follower {
 
 impl Reader {
     pub(super) fn start(source: WakeSource, metrics: Metrics, clock: Clock) -> Reader {
-        let followers = Arc::<Followers>::default();
-        let task = tokio::spawn(read_all(source, metrics, clock, Arc::clone(&followers)));
-        Reader { followers, _task: AbortOnDropHandle::new(task) }
+        let shared = Shared { source, metrics, clock, followers: Followers::default() };
+        let shared = Arc::new(shared);
+        let task = || AbortOnDropHandle::new(tokio::spawn(read_all(Arc::clone(&shared))));
+        Reader { _task: (!clock.is_stepped()).then(task), shared }
+    }
+
+    /// Reads it now: on a stepped clock nobody else does.
+    pub(super) async fn read(&self) {
+        read_due(&self.shared).await;
     }
 
     /// What the source last said of a workload. From now on `nudge` is told when demand comes.
@@ -72,7 +87,7 @@ impl Reader {
         nudge: &Arc<Notify>,
         now: Moment,
     ) -> WakeReading {
-        let mut followers = lock(&self.followers);
+        let mut followers = lock(&self.shared.followers);
         let follower = match followers.entry(tracker.key.clone()) {
             Entry::Vacant(vacant) => vacant.insert(Follower {
                 tracker: Arc::clone(tracker),
@@ -98,10 +113,10 @@ impl Reader {
     }
 }
 
-async fn read_all(source: WakeSource, metrics: Metrics, clock: Clock, followers: Arc<Followers>) {
+async fn read_all(shared: Arc<Shared>) {
     loop {
         let started = Instant::now();
-        read_due(&source, &metrics, clock, &followers).await;
+        read_due(&shared).await;
         sleep_until(next_read(started, Instant::now())).await;
     }
 }
@@ -113,7 +128,7 @@ fn next_read(started: Instant, ended: Instant) -> Instant {
     if took < INTERVAL { started + INTERVAL } else { ended + took }
 }
 
-async fn read_due(source: &WakeSource, metrics: &Metrics, clock: Clock, followers: &Followers) {
+async fn read_due(Shared { source, metrics, clock, followers }: &Shared) {
     let due: Vec<Arc<Tracker>> = {
         let now = clock.now();
         let mut followers = lock(followers);
