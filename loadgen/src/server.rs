@@ -66,7 +66,7 @@ pub struct Args {
     #[arg(long, value_name = "profile|DURATION", value_parser = cold_start)]
     pub cold_start: Option<ColdStart>,
 
-    /// The metrics of which server, and its manners.
+    /// Whose metrics and manners: vllm-0.32, vllm-0.9.1-v1 or vllm-0.9.1-v0.
     #[arg(long, value_name = "NAME", default_value = "vllm-0.32", value_parser = dialect)]
     pub dialect: &'static Dialect,
 

@@ -189,7 +189,8 @@ fn http_of(page: &str) -> Http {
                 duration_s: 0.0,
                 ended_unix_s: 0.0,
             };
-            for _ in 0..count.parse::<f64>().unwrap() as usize {
+            let exchanges: usize = count.strip_suffix(".0").unwrap().parse().unwrap();
+            for _ in 0..exchanges {
                 http.record(&exchange);
             }
         }

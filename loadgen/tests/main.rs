@@ -1,6 +1,13 @@
 //! What the simulated engines must reproduce: published tables, the laws of queues, captured
 //! pages, and the real server's answers on the wire.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "helpers of tests are not inside of test functions, where these are allowed"
+)]
+
 mod golden;
 mod published;
 mod queueing;

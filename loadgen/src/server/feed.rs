@@ -40,7 +40,7 @@ impl Progress {
     /// In one word, so that the last token is never seen without the end.
     fn pack(self) -> u64 {
         let end = self.end.and_then(|end| ENDS.iter().position(|known| *known == end));
-        u64::from(self.tokens) << 8 | end.map_or(0, |index| index as u64 + 1)
+        (u64::from(self.tokens) << 8) | end.map_or(0, |index| index as u64 + 1)
     }
 
     fn unpack(packed: u64) -> Progress {
@@ -114,7 +114,7 @@ impl Feeds {
     /// that was aborted until its step has ended: the low half is the place here, the high half
     /// a running number.
     pub(super) fn next_id(&self) -> u64 {
-        u64::from(self.serial) << 32 | self.entries.vacant_key() as u64
+        (u64::from(self.serial) << 32) | self.entries.vacant_key() as u64
     }
 
     /// Adds the request with the id that [`Feeds::next_id`] told.

@@ -19,7 +19,8 @@ impl Engine {
     /// Starts replicas of the CPU profile, with further flags, and waits for their addresses.
     pub(super) fn start(replicas: usize, args: &[&str]) -> Engine {
         let replicas_arg = replicas.to_string();
-        let profile = if args.contains(&"--profile") { &[][..] } else { &["--profile", "tiny-cpu"] };
+        let profile =
+            if args.contains(&"--profile") { &[][..] } else { &["--profile", "tiny-cpu"] };
         let mut child = command()
             .args(profile)
             .args(["--listen", "127.0.0.1:0", "--model", "m"])
