@@ -8,9 +8,10 @@
 //! - [`exposition`]: what an engine's `/metrics` looks like, by server and version; pure.
 //! - [`server`]: the engines behind real sockets, moved by the wall clock: `loadgen engine`.
 //! - [`calibration`]: published measurements, and the same loads put on a profile.
+//! - [`dcgm`]: the GPUs under the engines, as dcgm-exporter shows them.
 //!
-//! Engines and pages are pure and in simulated time: the server moves them by the wall clock, a
-//! simulation by its events. The same calls give the same events to the picosecond.
+//! Engines, pages and devices are pure and in simulated time: the servers move them by the wall
+//! clock, a simulation by its events. The same calls give the same events to the picosecond.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -76,6 +77,7 @@
 
 pub mod args;
 pub mod calibration;
+pub mod dcgm;
 pub mod duration;
 pub mod engine;
 pub mod exposition;
