@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             h100(&mut out)?;
             for table in [&SPLITWISE_70B, &SAGESERVE_8B] {
                 let fitted = table.profile()?;
-                batches(&mut out, table, "through the rows with a star", fitted)?;
+                batches(&mut out, table, "curves through what has a star", fitted)?;
             }
             let preset = Profile::load(SPLITWISE_70B.preset)?;
             batches(&mut out, &SPLITWISE_70B, "the preset as it is", preset)
@@ -101,15 +101,18 @@ fn batches(
     writeln!(out, "prompt x batch        prompt ms                token ms")?;
     for row in table.rows {
         let seen = row.run(&profile)?;
-        let star = if row.is_given { '*' } else { ' ' };
-        write!(out, "{:>6} x {:<3}{star}", row.prompt_tokens, row.batch)?;
-        for (simulated, real) in [(seen.prompt_ms, row.prompt_ms), (seen.token_ms, row.token_ms)] {
+        write!(out, "{:>6} x {:<3}", row.prompt_tokens, row.batch)?;
+        for (simulated, real, is_given) in [
+            (seen.prompt_ms, row.prompt_ms, row.gives_prompt()),
+            (seen.token_ms, row.token_ms, row.gives_token()),
+        ] {
+            let star = if is_given { '*' } else { ' ' };
             match real {
                 Some(real) => {
                     let error = percent(simulated, real);
-                    write!(out, " {simulated:>8.1} {real:>8.1} {error:>+6.1}%")?;
+                    write!(out, " {simulated:>8.1} {real:>8.1} {error:>+6.1}%{star}")?;
                 }
-                None => write!(out, " {simulated:>8.1} {:>16}", "-")?,
+                None => write!(out, " {simulated:>8.1} {:>17}", "-")?,
             }
         }
         writeln!(out)?;

@@ -34,7 +34,8 @@ pub struct BatchRow {
     pub prompt_ms: Option<f64>,
     /// Between two tokens of each, from then on; `None` where it holds chunks of prompts too.
     pub token_ms: Option<f64>,
-    /// The row gives the profile its curves; the others judge it.
+    /// The row gives the profile a point of its curves: of prompts where it is a batch of one, of
+    /// tokens where its prompts are 512 tokens long. What gives no point judges the profile.
     pub is_given: bool,
 }
 
@@ -69,11 +70,9 @@ pub const SPLITWISE_70B: BatchTable = BatchTable {
         given(row(8_192, 1, 953.58, 29.72)),
         row(512, 2, 103.62, 29.98),
         row(512, 4, 195.28, 29.92),
-        given(only_token(row(512, 8, 442.20, 31.44))),
-        only_prompt(row(512, 8, 442.20, 31.44)),
+        given(row(512, 8, 442.20, 31.44)),
         row(512, 16, 874.35, 32.84),
-        given(only_token(row(512, 32, 1_726.05, 36.88))),
-        only_prompt(row(512, 32, 1_726.05, 36.88)),
+        given(row(512, 32, 1_726.05, 36.88)),
         row(512, 64, 3_520.47, 52.36),
     ],
 };
@@ -126,40 +125,50 @@ impl BatchTable {
     /// When the preset cannot be loaded.
     pub fn profile(&self) -> Result<Profile, ProfileError> {
         let mut profile = Profile::load(self.preset)?;
-        let given = || self.rows.iter().filter(|row| row.is_given);
-        let tokens = |batch: &BatchRow| Some((batch.batch, batch.token_ms?));
+        let prompts = self.rows.iter().filter(|row| row.gives_prompt());
+        let prompts = prompts.filter_map(|row| Some((row.prompt_tokens, row.prompt_ms?)));
+        let tokens = self.rows.iter().filter(|row| row.gives_token());
+        let mut tokens = tokens.filter_map(|row| Some((row.batch, row.token_ms?))).peekable();
         // One request alone decodes for the base; what more take is theirs.
-        let alone = given().filter(|row| row.prompt_tokens == 512).find_map(tokens);
-        let base_ms = alone.map_or(profile.step.base_ms, |(_, ms)| ms);
-        let prefill = given().filter(|row| row.batch == 1);
-        let prefill = prefill.filter_map(|row| Some((row.prompt_tokens, row.prompt_ms? - base_ms)));
-        let decode = given().filter(|row| row.prompt_tokens == 512).filter_map(tokens);
-        let decode = decode.map(|(batch, ms)| (batch, ms - base_ms));
+        let base_ms = tokens.peek().map_or(profile.step.base_ms, |&(_, ms)| ms);
+        let above_base = |(count, ms): (u32, f64)| (count, ms - base_ms);
         profile.step.base_ms = base_ms;
-        profile.step.prefill_ms = curve(prefill);
-        profile.step.decode_ms = curve(decode);
+        profile.step.prefill_ms = curve(prompts.map(above_base));
+        profile.step.decode_ms = curve(tokens.map(above_base));
         // Reading the KV cache of 576 tokens a request is in the decodes' times.
         profile.step.resident_ms = vec![(0, 0.0)];
         Ok(profile)
     }
 
-    /// The mean errors of a profile, over the rows that did not give it its curves.
+    /// The mean errors of a profile, over the times that gave it no point.
     ///
     /// # Errors
     ///
     /// When an engine of that profile cannot serve a row.
     pub fn judge(&self, profile: &Arc<Profile>) -> Result<MeanErrors, Rejected> {
         let (mut prompt, mut token) = (Mean::default(), Mean::default());
-        for row in self.rows.iter().filter(|row| !row.is_given) {
+        for row in self.rows {
             let seen = row.run(profile)?;
-            prompt.add(row.prompt_ms, seen.prompt_ms);
-            token.add(row.token_ms, seen.token_ms);
+            prompt.add(row.prompt_ms.filter(|_| !row.gives_prompt()), seen.prompt_ms);
+            token.add(row.token_ms.filter(|_| !row.gives_token()), seen.token_ms);
         }
         Ok(MeanErrors { prompt: prompt.get(), token: token.get() })
     }
 }
 
 impl BatchRow {
+    /// Whether its prompt time is a point of the profile's curve.
+    #[must_use]
+    pub fn gives_prompt(&self) -> bool {
+        self.is_given && self.batch == 1
+    }
+
+    /// Whether its token time is a point of the profile's curve.
+    #[must_use]
+    pub fn gives_token(&self) -> bool {
+        self.is_given && self.prompt_tokens == 512
+    }
+
     /// Puts the batch on an idle engine.
     ///
     /// # Errors

@@ -128,7 +128,10 @@ impl Exporter {
         }
         self.in_gap = self.gaps.iter().any(|gap| gap.holds(now));
         if now >= self.collect_at {
-            self.collect_at = now.plus_ps(self.style.interval.time().0);
+            // The start has nothing to show but who holds what: the next tick collects again.
+            if span_s > 0.0 {
+                self.collect_at = now.plus_ps(self.style.interval.time().0);
+            }
             self.page = self.collect(now);
             self.n_collections += 1;
         }
@@ -189,8 +192,9 @@ impl Exporter {
     }
 
     fn exports(&self, field: &Field) -> bool {
-        let is_hidden = field.quantity == Quantity::Sm && !self.style.sm_active;
-        !is_hidden && !(field.is_profiling() && self.profiling == Profiling::Off)
+        let is_left_out = field.quantity == Quantity::Sm && !self.style.sm_active;
+        let is_off = field.is_profiling() && self.profiling == Profiling::Off;
+        !is_left_out && !is_off
     }
 
     /// The rows of one field of one device: as many as the style shows of its pods.

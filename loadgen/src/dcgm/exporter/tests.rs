@@ -127,16 +127,16 @@ fn a_page_shows_the_second_before_it_was_collected() {
     assert_eq!(exporter.page(), "", "nothing has been collected");
     exporter.tick(Time::ZERO);
     assert_eq!(values(&exporter, "DCGM_FI_DEV_GPU_UTIL"), [0.0]);
-    // A burst of 28 seconds between two collections.
-    run(&mut exporter, 1, 28, 1_000);
-    assert_eq!(values(&exporter, "DCGM_FI_DEV_GPU_UTIL"), [0.0], "not collected again");
-    for second in 29..=30 {
+    // A burst of 29 seconds, of which the first is collected, and two of rest.
+    run(&mut exporter, 1, 29, 1_000);
+    assert_eq!(values(&exporter, "DCGM_FI_DEV_GPU_UTIL"), [100.0]);
+    for second in 30..=31 {
         exporter.tick(Time::from_millis(1_000 * second));
     }
     assert_eq!(values(&exporter, "DCGM_FI_DEV_GPU_UTIL"), [0.0]);
-    // Energy is the one counter that has seen it.
+    // Energy is the one counter that has seen all of it.
     let joules = values(&exporter, "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION")[0] / 1e3;
-    let expected = 30.0 * 108.0 + 28.0 * 592.0 * 0.6;
+    let expected = 31.0 * 108.0 + 29.0 * 592.0 * 0.6;
     assert!((joules - expected).abs() < 0.001, "{joules} J, expected {expected}");
 }
 
