@@ -8,6 +8,7 @@
 )]
 
 mod conformance;
+mod dcgm;
 mod docs;
 mod e2e;
 mod grpc;

@@ -14,7 +14,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use loadgen::calibration::{
-    A100_40GB, Capture, ClosedLoop, NIM_8B, NIM_70B, Published, fit_step, run,
+    A100_40GB, BatchTable, Capture, ClosedLoop, H100_ALONE, NIM_8B, NIM_70B, Published,
+    SAGESERVE_8B, SPLITWISE_70B, fit_step, run,
 };
 use loadgen::engine::Profile;
 
@@ -25,7 +26,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         [] => {
             published(&mut out, "nim-70b-2xh100", &NIM_70B)?;
             published(&mut out, "nim-8b", &NIM_8B)?;
-            a100(&mut out)
+            a100(&mut out)?;
+            h100(&mut out)?;
+            for table in [&SPLITWISE_70B, &SAGESERVE_8B] {
+                let fitted = table.profile()?;
+                batches(&mut out, table, "curves through what has a star", fitted)?;
+            }
+            let preset = Profile::load(SPLITWISE_70B.preset)?;
+            batches(&mut out, &SPLITWISE_70B, "the preset as it is", preset)
         }
         [profile] => curve(&mut out, profile),
         [profile, directory, ..] => captured(&mut out, profile, Path::new(directory)),
@@ -68,6 +76,50 @@ fn a100(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
             "{concurrency:>7} clients {simulated:>7.1} {real:>7.1} tokens/s {error:>+5.1}%"
         )?;
     }
+    Ok(())
+}
+
+fn h100(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
+    let profile = Arc::new(Profile::load("8b-h100")?);
+    writeln!(out, "\n8b-h100 beside a measured H100, 200/200 (simulated, published)")?;
+    for (load, real) in H100_ALONE {
+        let simulated = run(&profile, &load)?.itl_ms;
+        let (clients, error) = (load.concurrency, percent(simulated, real));
+        writeln!(out, "{clients:>7} clients {simulated:>7.2} {real:>7.2} ms ITL {error:>+5.1}%")?;
+    }
+    Ok(())
+}
+
+fn batches(
+    out: &mut impl Write,
+    table: &BatchTable,
+    which: &str,
+    profile: Profile,
+) -> Result<(), Box<dyn Error>> {
+    let profile = Arc::new(profile);
+    writeln!(out, "\n{}, {which} (simulated, published, error)", table.name)?;
+    writeln!(out, "prompt x batch        prompt ms                token ms")?;
+    for row in table.rows {
+        let seen = row.run(&profile)?;
+        write!(out, "{:>6} x {:<3}", row.prompt_tokens, row.batch)?;
+        for (simulated, real, is_given) in [
+            (seen.prompt_ms, row.prompt_ms, row.gives_prompt()),
+            (seen.token_ms, row.token_ms, row.gives_token()),
+        ] {
+            let star = if is_given { '*' } else { ' ' };
+            match real {
+                Some(real) => {
+                    let error = percent(simulated, real);
+                    write!(out, " {simulated:>8.1} {real:>8.1} {error:>+6.1}%{star}")?;
+                }
+                None => write!(out, " {simulated:>8.1} {:>17}", "-")?,
+            }
+        }
+        writeln!(out)?;
+    }
+    let errors = table.judge(&profile)?;
+    let [prompt, token] = [errors.prompt, errors.token].map(|error| 100.0 * error);
+    writeln!(out, "mean absolute error without a star: prompt {prompt:.1} %, token {token:.1} %")?;
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::{profiles, server};
+use crate::{dcgm, profiles, server};
 
 /// LLM serving engines without GPUs, and the load that is put on them.
 #[derive(Debug, Parser)]
@@ -31,6 +31,8 @@ pub enum Command {
     Engine(Box<server::Args>),
     /// List the engine profiles that come with the program, or print one as a file to start from.
     Profiles(profiles::Args),
+    /// Serve the GPU metrics of a described fleet as dcgm-exporter does, one exporter a node.
+    Dcgm(dcgm::Args),
 }
 
 impl Args {
@@ -41,6 +43,7 @@ impl Args {
         let result = match self.command {
             Command::Engine(args) => args.run().map(|()| 0),
             Command::Profiles(args) => args.run(&mut std::io::stdout().lock()).map(|()| 0),
+            Command::Dcgm(args) => args.run(&mut std::io::stdout().lock()).map(|()| 0),
         };
         match result {
             Ok(code) => ExitCode::from(code),

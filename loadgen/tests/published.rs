@@ -4,7 +4,10 @@
 
 use std::sync::Arc;
 
-use loadgen::calibration::{A100_40GB, ClosedLoop, NIM_8B, NIM_70B, Published, Seen, run};
+use loadgen::calibration::{
+    A100_40GB, BatchTable, ClosedLoop, H100_ALONE, MeanErrors, NIM_8B, NIM_70B, Published,
+    SAGESERVE_8B, SPLITWISE_70B, Seen, run,
+};
 use loadgen::engine::Profile;
 
 fn seen(name: &str, load: &ClosedLoop) -> Seen {
@@ -57,4 +60,38 @@ fn an_a100_is_as_fast_as_a_published_one_of_less_memory() {
     // The card published has 1.3 times less bandwidth, and still 11 % more throughput.
     let published = alone * gain;
     assert!((eight / published - 1.0).abs() < 0.15, "{eight} tokens/s, published {published}");
+}
+
+#[test]
+fn an_h100_is_as_fast_with_few_clients_as_a_measured_one() {
+    for (load, itl_ms) in H100_ALONE {
+        let seen = seen("8b-h100", &load).itl_ms;
+        let error = seen / itl_ms - 1.0;
+        assert!(error.abs() < 0.05, "{} clients: {seen} ms, {itl_ms}", load.concurrency);
+    }
+}
+
+fn judged(table: &BatchTable) -> MeanErrors {
+    let profile = Arc::new(table.profile().expect("a preset"));
+    table.judge(&profile).expect("lengths that fit")
+}
+
+#[test]
+fn curves_through_some_of_splitwises_batches_find_the_others() {
+    let errors = judged(&SPLITWISE_70B);
+    assert!(errors.prompt < 0.09 && errors.token < 0.09, "{errors:?}");
+}
+
+#[test]
+fn curves_through_some_of_sageserves_batches_find_the_others() {
+    let errors = judged(&SAGESERVE_8B);
+    assert!(errors.prompt < 0.12 && errors.token < 0.09, "{errors:?}");
+}
+
+#[test]
+fn the_preset_of_a_70b_is_faster_than_splitwises_engine_by_what_is_known() {
+    let profile = Arc::new(Profile::load("70b-4xh100").expect("a preset"));
+    let errors = SPLITWISE_70B.judge(&profile).expect("lengths that fit");
+    // Decoding was bound by the engine of 2023; prompts lack attention's quadratic part.
+    assert!(errors.prompt < 0.25 && errors.token < 0.40, "{errors:?}");
 }

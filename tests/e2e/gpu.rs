@@ -1,6 +1,10 @@
 //! GPU metrics from an exporter's own page: seen, lost, and back.
 
+use std::future::pending;
+
+use loadgen::dcgm::{self, Fleet};
 use serde_json::Value;
+use tokio::net::TcpListener;
 
 use super::engine::{Engine, Manner, load};
 use super::program::{Config, Scaler};
@@ -67,4 +71,39 @@ async fn lost_gpu_metrics_stop_steps_down_until_they_are_back() {
     scaler.workload_when("gpus/llm", "down by one", |llm| llm["want"] == 1).await;
     assert_eq!(scaler.keda().await.poll("gpus/llm").await, (1, true));
     scaler.stop().await;
+}
+
+#[tokio::test]
+async fn the_simulated_exporters_of_two_nodes_are_read_as_one_workload() {
+    let node = |n: u8, busy: f64| {
+        let pod = format!("{{namespace: sim, name: llm-{n}, load: {{busy: {busy}}}}}");
+        format!("{{name: n{n}, gpus: [{{model: h100-80gb, pods: [{pod}]}}]}}")
+    };
+    let nodes = [node(0, 0.4), node(1, 0.6)].join(", ");
+    let fleet = format!("{{style: {{interval: 1s}}, nodes: [{nodes}]}}");
+    let fleet = Fleet::parse("fleet", &fleet).unwrap();
+    let mut listeners = Vec::new();
+    for _ in &fleet.nodes {
+        listeners.push(TcpListener::bind("127.0.0.1:0").await.unwrap());
+    }
+    let exporters: Vec<_> =
+        listeners.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect();
+    let gpus = tokio::spawn(async move { dcgm::serve(&fleet, listeners, pending()).await });
+    let engines = [Engine::start().await, Engine::start().await];
+    let config = Config::new(&format!(
+        "dcgm: {{endpoints: ['{}']}}\nworkloads:\n- {{namespace: sim, name: llm, min: 1, max: 4, \
+         replicas: 2, endpoints: [{{url: 'http://{}', pod: llm-0}}, \
+         {{url: 'http://{}', pod: llm-1}}]}}\n",
+        exporters.join("', '"),
+        engines[0].address,
+        engines[1].address
+    ));
+    let scaler = Scaler::start(&config.path(), &[]).await;
+    let busy = |llm: &Value| {
+        let busy = llm["decision"]["inputs"]["gpu_busy"].as_f64();
+        busy.is_some_and(|busy| (busy - 0.5).abs() < 1e-6)
+    };
+    scaler.workload_when("sim/llm", "with the mean of both nodes", busy).await;
+    scaler.stop().await;
+    gpus.abort();
 }

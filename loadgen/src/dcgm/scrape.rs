@@ -1,0 +1,302 @@
+//! The work of an engine in another process, from the counters that it exposes.
+//!
+//! Must not take a page that cannot be read for an engine that rests: it then says nothing.
+//!
+//! A vLLM, simulated or real, counts its steps and tokens and shows how full its KV cache is. With
+//! the step times of a profile these give the work between two looks: so many steps, each with the
+//! mean of the tokens, at the mean of the cache. Steps without an output (the first chunks of a
+//! long prompt) are not counted there, so a little of the base is missing.
+
+use std::time::Duration;
+
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::header::HOST;
+use hyper::{Request, Uri};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::engine::{Profile, Work};
+
+/// A page that takes longer is not read.
+const DEADLINE: Duration = Duration::from_secs(1);
+/// Forty times the page of a vLLM.
+const MOST_BYTES: usize = 2 << 20;
+
+/// A metrics page.
+#[derive(Debug, Clone)]
+pub(super) struct Target {
+    host: String,
+    port: u16,
+    path: String,
+}
+
+impl Target {
+    /// Reads `http://HOST[:PORT]/PATH`.
+    pub(super) fn parse(url: &str) -> Result<Target, Error> {
+        let uri: Uri = url.parse().map_err(|_no_uri| Error::Url)?;
+        let authority = uri.authority().filter(|_| uri.scheme_str() == Some("http"));
+        let authority = authority.ok_or(Error::Url)?;
+        let path = uri.path_and_query().map_or("/", |path| path.as_str());
+        Ok(Target {
+            host: authority.host().trim_matches(['[', ']']).to_owned(),
+            port: authority.port_u16().unwrap_or(80),
+            path: path.to_owned(),
+        })
+    }
+
+    /// Gets the page.
+    pub(super) async fn fetch(&self) -> Result<String, Error> {
+        let fetched = timeout(DEADLINE, self.get()).await;
+        fetched.map_err(|_elapsed| Error::Late)?
+    }
+
+    async fn get(&self) -> Result<String, Error> {
+        let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        let request = Request::get(&self.path)
+            .header(HOST, format!("{}:{}", self.host, self.port))
+            .body(Empty::<Bytes>::new());
+        let request = request.map_err(|_no_request| Error::Url)?;
+        let exchange = async {
+            let response = sender.send_request(request).await?;
+            if !response.status().is_success() {
+                return Err(Error::Status(response.status().as_u16()));
+            }
+            let body = Limited::new(response.into_body(), MOST_BYTES).collect().await;
+            let bytes = body.map_err(|_cut_or_too_large| Error::Body)?.to_bytes();
+            String::from_utf8(bytes.to_vec()).map_err(|_no_text| Error::Body)
+        };
+        tokio::pin!(exchange);
+        // The connection moves only while it is polled, and is closed with this future. One that
+        // ends first has left what there is to read.
+        tokio::select! {
+            fetched = &mut exchange => fetched,
+            _ended = connection => exchange.await,
+        }
+    }
+}
+
+/// Why a page was not read.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Error {
+    /// The address is none.
+    #[error("http://HOST:PORT/metrics")]
+    Url,
+    /// Nobody listens, or the connection broke.
+    #[error("no connection")]
+    Connect(#[from] std::io::Error),
+    /// The answer is no HTTP.
+    #[error("no answer in HTTP")]
+    Http(#[from] hyper::Error),
+    /// It did not answer in time.
+    #[error("no answer within a second")]
+    Late,
+    /// It answered that it cannot.
+    #[error("answered with status {0}")]
+    Status(u16),
+    /// The page broke off, is no text or far too long.
+    #[error("an answer that is no page")]
+    Body,
+    /// The page has none of the counters.
+    #[error("a page without vLLM's counters of steps and tokens")]
+    NoCounters,
+}
+
+/// What a page says of the engine's work.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Counters {
+    /// Engines behind the page: data parallel ones have series of their own.
+    engines: f64,
+    steps: f64,
+    /// Net of those that the prefix cache held.
+    prompt_tokens: f64,
+    generated_tokens: f64,
+    /// 0 to 1, the mean of the engines.
+    kv_usage: f64,
+}
+
+impl Counters {
+    fn read(page: &str) -> Option<Counters> {
+        let (steps, engines) = sum(page, "vllm:iteration_tokens_total_count")?;
+        let (prompt, _) = sum(page, "vllm:prompt_tokens_total")?;
+        let (cached, _) = sum(page, "vllm:prompt_tokens_cached_total").unwrap_or_default();
+        let (generated_tokens, _) = sum(page, "vllm:generation_tokens_total")?;
+        let kv = ["vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"];
+        let (kv, kv_engines) = kv.iter().find_map(|name| sum(page, name))?;
+        let prompt_tokens = (prompt - cached).max(0.0);
+        let kv_usage = kv / kv_engines;
+        Some(Counters { engines, steps, prompt_tokens, generated_tokens, kv_usage })
+    }
+}
+
+/// The sum of a metric's series, and how many there are; `None` without one.
+fn sum(page: &str, name: &str) -> Option<(f64, f64)> {
+    let values = page.lines().filter_map(|line| {
+        let rest = line.strip_prefix(name).filter(|rest| rest.starts_with(['{', ' ']))?;
+        let value = rest.rsplit_once('}').map_or(rest, |(_, value)| value);
+        value.split_whitespace().next()?.parse::<f64>().ok().filter(|value| value.is_finite())
+    });
+    let (sum, n) = values.fold((0.0, 0.0), |(sum, n), value| (sum + value, n + 1.0));
+    (n > 0.0).then_some((sum, n))
+}
+
+/// An engine whose pages are turned into work.
+#[derive(Debug)]
+pub(super) struct Reader {
+    profile: Profile,
+    before: Option<Counters>,
+    work: Work,
+}
+
+impl Reader {
+    pub(super) fn new(profile: Profile) -> Reader {
+        Reader { profile, before: None, work: Work::default() }
+    }
+
+    /// The work that it has seen the engine do.
+    pub(super) fn work(&self) -> &Work {
+        &self.work
+    }
+
+    /// Adds what was done between the last page and this one. The first page only begins; counters
+    /// that have fallen are those of a new engine.
+    pub(super) fn read(&mut self, page: &str) -> Result<(), Error> {
+        let now = Counters::read(page).ok_or(Error::NoCounters)?;
+        let Some(before) = self.before.replace(now) else {
+            return Ok(());
+        };
+        let is_new = now.steps < before.steps || now.generated_tokens < before.generated_tokens;
+        let before = if is_new { Counters::default() } else { before };
+        let steps = now.steps - before.steps;
+        if steps > 0.0 {
+            let prompt = (now.prompt_tokens - before.prompt_tokens).max(0.0) / steps;
+            let generated = (now.generated_tokens - before.generated_tokens).max(0.0) / steps;
+            let usage = (before.kv_usage + now.kv_usage) / 2.0;
+            self.add(steps / now.engines, prompt, generated, usage);
+        }
+        Ok(())
+    }
+
+    /// Adds so many steps with so many tokens each. Between two whole numbers of tokens a step
+    /// takes what lies between.
+    fn add(&mut self, steps: f64, prompt: f64, generated: f64, kv_usage: f64) {
+        let step_time = self.profile.step_time();
+        let resident = whole(kv_usage * self.profile.kv_tokens() as f64);
+        let resident = usize::try_from(resident).unwrap_or(usize::MAX);
+        let count = |tokens: f64| usize::try_from(whole(tokens)).unwrap_or(usize::MAX);
+        let least = step_time.of(count(prompt.floor()), count(generated.floor()), resident);
+        let most = step_time.of(count(prompt.ceil()), count(generated.ceil()), resident);
+        let between = |least: u64, most: u64, at: f64| {
+            whole(steps * (least as f64 + (most.saturating_sub(least)) as f64 * at.fract()))
+        };
+        let work = &mut self.work;
+        for (sum, more) in [
+            (&mut work.base_ps, between(least.base_ps, most.base_ps, 0.0)),
+            (&mut work.prefill_ps, between(least.prefill_ps, most.prefill_ps, prompt)),
+            (&mut work.decode_ps, between(least.decode_ps, most.decode_ps, generated)),
+            (&mut work.resident_ps, between(least.resident_ps, most.resident_ps, 0.0)),
+        ] {
+            *sum = sum.saturating_add(more);
+        }
+    }
+}
+
+fn whole(number: f64) -> u64 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "the cast saturates, and takes what is not a number for 0"
+    )]
+    let whole = number.round() as u64;
+    whole
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::engine::{Engine, Request as Completion, Time, Watch};
+
+    fn page(engine: &Engine) -> String {
+        let metrics = engine.metrics();
+        let labels = "{engine=\"0\",model_name=\"m\"}";
+        format!(
+            "# TYPE vllm:prompt_tokens_total counter\n\
+             vllm:iteration_tokens_total_count{labels} {}\n\
+             vllm:iteration_tokens_total_sum{labels} 7.0\n\
+             vllm:prompt_tokens_total{labels} {:.1}\n\
+             vllm:prompt_tokens_cached_total{labels} {:.1}\n\
+             vllm:generation_tokens_total{labels} {:.1}\n\
+             vllm:kv_cache_usage_perc{labels} {}\n",
+            metrics.iteration_tokens.count(),
+            metrics.prompt_tokens as f64,
+            metrics.prompt_tokens_cached as f64,
+            metrics.generation_tokens as f64,
+            metrics.gauges.kv_usage()
+        )
+    }
+
+    #[test]
+    fn the_work_read_from_the_page_is_the_work_of_the_engine() {
+        let profile = Profile::load("8b-a100").unwrap();
+        let mut engine = Engine::new(Arc::new(profile.clone()));
+        let mut reader = Reader::new(profile);
+        reader.read(&page(&engine)).unwrap();
+        for second in 0..120_u64 {
+            for part in 0..4 {
+                let now = Time::from_millis(1_000 * second + 250 * part);
+                engine.advance(now, Watch::FirstToken, &mut |_| {});
+                engine.submit(Completion::new(4 * second + part, 900, 150), now).unwrap();
+            }
+            let end = Time::from_millis(1_000 * second + 1_000);
+            engine.advance(end, Watch::FirstToken, &mut |_| {});
+            reader.read(&page(&engine)).unwrap();
+        }
+        let (read, done) = (*reader.work(), *engine.work());
+        for (term, read, done) in [
+            ("base", read.base_ps, done.base_ps),
+            ("prefill", read.prefill_ps, done.prefill_ps),
+            ("decode", read.decode_ps, done.decode_ps),
+            ("resident", read.resident_ps, done.resident_ps),
+        ] {
+            let error = read as f64 / done as f64 - 1.0;
+            assert!(error.abs() < 0.05, "{term}: {error:+.3}");
+        }
+    }
+
+    #[test]
+    fn a_restarted_engine_has_done_what_its_counters_say_and_no_less_than_nothing() {
+        let text = |steps: u32, generated: u32| {
+            format!(
+                "vllm:iteration_tokens_total_count {steps}\nvllm:prompt_tokens_total 0\n\
+                 vllm:generation_tokens_total {generated}\nvllm:gpu_cache_usage_perc 0\n"
+            )
+        };
+        let mut reader = Reader::new(Profile::load("8b-a100").unwrap());
+        reader.read(&text(1_000, 5_000)).unwrap();
+        assert_eq!(*reader.work(), Work::default(), "the first page only begins");
+        reader.read(&text(10, 10)).unwrap();
+        // Ten steps of 12.5 ms, with one token of 0.067 ms each.
+        assert_eq!(
+            (reader.work().base_ps, reader.work().decode_ps),
+            (125_000_000_000, 670_000_000)
+        );
+        assert!(matches!(reader.read("up 1\n"), Err(Error::NoCounters)));
+    }
+
+    #[test]
+    fn only_addresses_in_http_are_read() {
+        let target = Target::parse("http://[::1]:8000/metrics").unwrap();
+        assert_eq!(
+            (target.host.as_str(), target.port, target.path.as_str()),
+            ("::1", 8_000, "/metrics")
+        );
+        for none in ["", "localhost:8000", "https://localhost/metrics", "/metrics", "http://"] {
+            assert!(Target::parse(none).is_err(), "{none}");
+        }
+    }
+}
