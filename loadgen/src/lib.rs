@@ -7,6 +7,7 @@
 //!   SIGTERM; [`engine::Profile`] says which model on which GPU, as a data file.
 //! - [`exposition`]: what an engine's `/metrics` looks like, by server and version; pure.
 //! - [`server`]: the engines behind real sockets, moved by the wall clock: `loadgen engine`.
+//! - [`traces`]: requests in time, from the public traces' formats or generated.
 //! - [`calibration`]: published measurements, and the same loads put on a profile.
 //!
 //! Engines and pages are pure and in simulated time: the server moves them by the wall clock, a
@@ -81,3 +82,4 @@ pub mod engine;
 pub mod exposition;
 pub mod profiles;
 pub mod server;
+pub mod traces;
