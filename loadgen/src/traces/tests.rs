@@ -321,7 +321,7 @@ fn a_ramp_has_its_rate_at_every_moment() {
     let first_half = times.iter().filter(|t_s| **t_s < 50.0).count();
     assert!((1_100..=1_400).contains(&first_half), "{first_half}");
     assert!(times.iter().all(|t_s| *t_s < 100.0));
-    let down = super::Arrivals::new(&"100-0@100s".parse().unwrap(), Process::Constant, 0).count();
+    let down = Arrivals::new(&"100-0@100s".parse().unwrap(), Process::Constant, 0).count();
     assert!((4_998..=5_001).contains(&down), "{down}");
 }
 
