@@ -337,7 +337,7 @@ impl Args {
             let holds = step.holds;
             search.learn(rate, holds);
             steps.push(step);
-            limit = knee::limit_of(&outcome, holds);
+            limit = knee::limit_of(&plan, &outcome, holds);
             if best.as_ref().is_none_or(|(_, _, held)| holds || !held) {
                 best = Some((report, outcome, holds));
             }

@@ -279,7 +279,6 @@ impl<'a> Flight<'a> {
         self.has_ended = true;
         Ended {
             due_s: self.job.due_s,
-            sent_s: self.sent_s,
             at_s: self.lane.shared().now_s(),
             first_s: self.first_s,
             last_s: self.last_s,

@@ -6,8 +6,10 @@
 
 use serde::Serialize;
 
+use super::failure::Failure;
 use super::measure::Outcome;
-use super::report::{Report, is_bottleneck};
+use super::plan::Plan;
+use super::report::Report;
 
 /// Halvings of the interval, on a logarithmic scale: a factor of 2 becomes 4.4 %.
 const HALVINGS: u32 = 4;
@@ -86,15 +88,20 @@ impl Step {
 }
 
 /// Why a step ends the search, if it does. A step that held although the client was late says
-/// nothing against going on: its lateness is in its times.
+/// nothing against going on: its lateness is in its times. One that failed is the client's fault if
+/// its lag took a tenth of what is promised, or requests never left.
 #[must_use]
-pub fn limit_of(outcome: &Outcome, holds: bool) -> Option<Limit> {
+pub fn limit_of(plan: &Plan, outcome: &Outcome, holds: bool) -> Option<Limit> {
     if outcome.is_interrupted {
-        Some(Limit::Interrupted)
-    } else {
-        let is_client = !holds && is_bottleneck(outcome, &outcome.record.total());
-        is_client.then_some(Limit::Client)
+        return Some(Limit::Interrupted);
     }
+    let total = outcome.record.total();
+    let promised_s =
+        plan.classes.iter().map(|class| class.slo.ttft_s).fold(f64::INFINITY, f64::min);
+    let is_late = total.schedule_lag.quantile(0.99).is_some_and(|lag_s| lag_s > promised_s / 10.0);
+    let is_client =
+        is_late || outcome.unsent > 0 || total.errors.contains_key(&Failure::ClientLimit);
+    (is_client && !holds).then_some(Limit::Client)
 }
 
 /// Which rate to try next.

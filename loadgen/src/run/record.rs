@@ -75,9 +75,8 @@ impl Times {
 /// What is known of a request when it ends.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ended {
-    /// When it was due, was sent and ended, in seconds since the run's start.
+    /// When it was due and ended, in seconds since the run's start.
     pub(super) due_s: f64,
-    pub(super) sent_s: f64,
     pub(super) at_s: f64,
     /// When its first and its last piece of text came.
     pub(super) first_s: Option<f64>,

@@ -317,7 +317,7 @@ impl Report {
 
 /// Whether requests left so late that what was measured is the client rather than the server: the
 /// 99th percentile of the lag above 1 ms and above a hundredth of the median time to first token.
-pub(super) fn is_bottleneck(outcome: &Outcome, total: &record::Class) -> bool {
+fn is_bottleneck(outcome: &Outcome, total: &record::Class) -> bool {
     let lag_s = total.schedule_lag.quantile(0.99).unwrap_or(0.0);
     let usual_s = total.ttft.quantile(0.5).or(total.e2e.quantile(0.5)).unwrap_or(0.0);
     let is_full = total.errors.contains_key(&super::failure::Failure::ClientLimit);

@@ -204,7 +204,7 @@ mod tests {
             ("0.98", true),
             ("99%", false),
             ("goodput>=98%", true),
-            ("ttft.p50<50ms", true),
+            ("ttft.p50<51ms", true),
             ("ttft.p50<49ms", false),
             ("ttft_p99<=0.1", true),
             ("ttft.max<99ms", false),

@@ -164,8 +164,9 @@ pub struct Arrivals {
     pieces: std::vec::IntoIter<Piece>,
     piece: Piece,
     piece_began_s: f64,
-    /// How far into the piece the last one was.
-    into_s: f64,
+    /// Arrivals expected between the piece's beginning and the last one.
+    passed: f64,
+    last_s: f64,
     is_first: bool,
 }
 
@@ -194,7 +195,8 @@ impl Arrivals {
             pieces: curve.pieces.clone().into_iter(),
             piece: Piece { from_per_s: 0.0, to_per_s: 0.0, span_s: 0.0 },
             piece_began_s: 0.0,
-            into_s: 0.0,
+            passed: 0.0,
+            last_s: 0.0,
             is_first: true,
         }
     }
@@ -215,28 +217,32 @@ impl Iterator for Arrivals {
     type Item = f64;
 
     fn next(&mut self) -> Option<f64> {
-        // Expected arrivals still to pass before the next one.
-        let mut gap = self.gap();
+        // Counted from the piece's beginning rather than from the last one: sums of equal gaps stay
+        // exact.
+        self.passed += self.gap();
         loop {
             let Piece { from_per_s, to_per_s, span_s } = self.piece;
-            let slope = if span_s > 0.0 { (to_per_s - from_per_s) / span_s } else { 0.0 };
-            let rate = from_per_s + slope * self.into_s;
-            // The root of rate·x + slope·x²/2 = gap, in the form that stands a slope of 0.
-            let root = (rate * rate + 2.0 * slope * gap).max(0.0).sqrt();
-            let step_s = if gap > 0.0 { 2.0 * gap / (rate + root) } else { 0.0 };
-            let left_s = span_s - self.into_s;
-            let expected_left =
-                if rate + to_per_s > 0.0 { left_s * f64::midpoint(rate, to_per_s) } else { 0.0 };
-            if gap < expected_left && step_s < left_s {
-                self.into_s += step_s;
-                return Some(self.piece_began_s + self.into_s);
+            let expected = match f64::midpoint(from_per_s, to_per_s) {
+                mean if mean > 0.0 => mean * span_s,
+                _ => 0.0,
+            };
+            if self.passed < expected {
+                let slope = (to_per_s - from_per_s) / span_s;
+                // The root of from·t + slope·t²/2 = passed, in the form that stands a slope of 0.
+                let root = (from_per_s * from_per_s + 2.0 * slope * self.passed).max(0.0).sqrt();
+                let into_s = match from_per_s + root {
+                    sum if sum > 0.0 => 2.0 * self.passed / sum,
+                    _ => 0.0,
+                };
+                // Rounding must not turn two that are a hair apart round.
+                self.last_s = self.last_s.max(self.piece_began_s + into_s.min(span_s));
+                return Some(self.last_s);
             }
             if !span_s.is_finite() {
                 return None;
             }
-            gap = (gap - expected_left).max(0.0);
+            self.passed -= expected;
             self.piece_began_s += span_s;
-            self.into_s = 0.0;
             self.piece = self.pieces.next()?;
         }
     }
