@@ -18,6 +18,8 @@ pub(super) struct Chunk {
     #[serde(default)]
     pub(super) usage: Option<Usage>,
     #[serde(default)]
+    model: Option<String>,
+    #[serde(default)]
     error: Option<serde_json::Value>,
 }
 
@@ -52,12 +54,6 @@ pub(super) struct Usage {
     pub(super) prompt_tokens: u64,
     #[serde(default)]
     pub(super) completion_tokens: u64,
-}
-
-#[derive(Deserialize)]
-struct Named {
-    #[serde(default)]
-    model: Option<String>,
 }
 
 impl Chunk {
@@ -97,21 +93,57 @@ impl Chunk {
         self.choices.iter().any(|choice| choice.finish_reason.is_some())
     }
 
+    /// Checks that the answer is from the model that was asked for, where it says so.
+    pub(super) fn check_model(&self, expected: &str) -> Result<(), Fault> {
+        match &self.model {
+            Some(model) if model != expected => Err(Failure::WrongModel
+                .because(format_args!("the answer is from \"{model}\", expected \"{expected}\""))),
+            Some(_) | None => Ok(()),
+        }
+    }
+
     /// Whether there is anything of a completion in it.
     pub(super) fn is_completion(&self) -> bool {
         !self.choices.is_empty() || self.usage.is_some()
     }
 }
 
-/// Checks that the answer is from the model that was asked for.
-pub(super) fn check_model(json: &[u8], expected: &str) -> Result<(), Fault> {
-    let named: Named = serde_json::from_slice(json)
-        .map_err(|error| Failure::Malformed.because(format_args!("`model`: {error}")))?;
-    match named.model {
-        Some(model) if model != expected => Err(Failure::WrongModel
-            .because(format_args!("the answer is from \"{model}\", expected \"{expected}\""))),
-        Some(_) | None => Ok(()),
+/// The form of an event with text: the events of an answer are the same but for their text, and
+/// what matters of them is known once it is known of one.
+#[derive(Debug, Default)]
+pub(super) struct Form {
+    /// What is in front of the text, and behind it.
+    before: Vec<u8>,
+    after: Vec<u8>,
+}
+
+impl Form {
+    /// Learns from an event that was read and has text. In JSON a quote within a text has a
+    /// backslash in front, so what is looked for here is a key wherever it is found.
+    pub(super) fn learn(&mut self, event: &[u8]) {
+        const KEYS: [&[u8]; 2] = [b"\"content\":\"", b"\"text\":\""];
+        let begin = KEYS.iter().find_map(|key| Some(memchr::memmem::find(event, key)? + key.len()));
+        let Some((before, rest)) = begin.map(|begin| event.split_at(begin)) else { return };
+        // A text with a backslash is left to the next event.
+        if let Some(end) = memchr::memchr2(b'"', b'\\', rest).filter(|end| rest[*end] == b'"') {
+            self.before = before.to_vec();
+            self.after = rest[end..].to_vec();
+        }
     }
+
+    /// Whether an event has this form, and a text that is not empty.
+    pub(super) fn matches(&self, event: &[u8]) -> bool {
+        !self.before.is_empty()
+            && event
+                .strip_prefix(self.before.as_slice())
+                .and_then(|rest| rest.strip_suffix(self.after.as_slice()))
+                .is_some_and(|text| !text.is_empty() && is_plain(text))
+    }
+}
+
+/// Whether it is the inside of a JSON string that nothing needs to be done to.
+fn is_plain(text: &[u8]) -> bool {
+    text.iter().all(|byte| *byte >= b' ' && *byte != b'"' && *byte != b'\\')
 }
 
 /// What a status other than 200 means, with the server's own words.
@@ -215,11 +247,42 @@ mod tests {
             class(r#"{"error":{"message":"out of memory","code":500}}"#),
             Failure::ServerError
         );
-        let other = check_model(br#"{"model":"b"}"#, "a").unwrap_err();
+        let other = chunk(r#"{"model":"b"}"#).check_model("a").unwrap_err();
         assert_eq!(other.failure, Failure::WrongModel);
         assert_eq!(other.example, "the answer is from \"b\", expected \"a\"");
-        assert_eq!(check_model(br#"{"model":"a"}"#, "a"), Ok(()));
-        assert_eq!(check_model(b"{}", "a"), Ok(()));
+        assert_eq!(chunk(r#"{"model":"a"}"#).check_model("a"), Ok(()));
+        assert_eq!(chunk("{}").check_model("a"), Ok(()));
+    }
+
+    #[test]
+    fn a_form_matches_what_differs_only_in_its_text() {
+        let event = |text: &str| {
+            format!(
+                r#"{{"id":"a","choices":[{{"delta":{{"content":"{text}"}},"finish_reason":null}}]}}"#
+            )
+        };
+        let mut form = Form::default();
+        assert!(!form.matches(b""));
+        form.learn(event(r##"with \" in it"##).as_bytes());
+        assert!(!form.matches(event("x").as_bytes()), "not learnt yet");
+        form.learn(event(" one").as_bytes());
+        for (text, is_match) in [
+            (" two", true),
+            ("é", true),
+            ("", false),
+            (r"\n", false),
+            (r#"","finish_reason":"stop"#, false),
+            ("a\tb", false),
+        ] {
+            assert_eq!(form.matches(event(text).as_bytes()), is_match, "{text}");
+        }
+        for other in [
+            r#"{"id":"a","choices":[{"delta":{"content":"x"},"finish_reason":"stop"}]}"#,
+            r#"{"id":"b","choices":[{"delta":{"content":"x"},"finish_reason":null}]}"#,
+            "[DONE]",
+        ] {
+            assert!(!form.matches(other.as_bytes()), "{other}");
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::{Body as _, Incoming};
 use tokio::time::timeout;
 
-use super::answer::{self, Chunk, Usage};
+use super::answer::{self, Chunk, Form, Usage};
 use super::failure::{Failure, Fault};
 use super::lane::{Job, Lane};
 use super::record::{Ended, Record};
@@ -34,6 +34,7 @@ struct Flight<'a> {
     last_s: f64,
     events: u32,
     usage: Option<Usage>,
+    form: Form,
     /// Whether the answer has named its model.
     is_known: bool,
     is_done: bool,
@@ -173,6 +174,7 @@ impl<'a> Flight<'a> {
             last_s: sent_s,
             events: 0,
             usage: None,
+            form: Form::default(),
             is_known: !lane.plan().checks_model,
             is_done: false,
             stopped_s: None,
@@ -209,8 +211,16 @@ impl<'a> Flight<'a> {
             self.is_done = true;
             return Ok(());
         }
+        if self.form.matches(event) {
+            self.text(at_s);
+            return Ok(());
+        }
         let chunk = self.read_chunk(event)?;
         if chunk.has_text() {
+            // An event that says more than its text is the answer's last, and no pattern.
+            if !chunk.is_last() && chunk.usage.is_none() {
+                self.form.learn(event);
+            }
             self.text(at_s);
         } else if chunk.is_last() {
             self.stopped_s = Some(at_s);
@@ -240,7 +250,7 @@ impl<'a> Flight<'a> {
             return Err(Failure::Malformed.because(format_args!("no `choices` in {text}")));
         }
         if !std::mem::replace(&mut self.is_known, true) {
-            answer::check_model(json, &self.lane.plan().classes[self.job.class].form.model)?;
+            chunk.check_model(&self.lane.plan().classes[self.job.class].form.model)?;
         }
         self.usage = chunk.usage.or(self.usage);
         Ok(chunk)

@@ -99,7 +99,7 @@ pub async fn measure(
         lanes.push(Arc::clone(&lane));
         let (stopped, alive) = (stopped.clone(), alive.clone());
         let connections = (plan.connections / plan.n_lanes.max(1)).max(1);
-        spawn(move || {
+        spawn("lane", move || {
             if let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build()
             {
                 runtime.block_on(lane.serve(jobs, stopped, connections));
@@ -113,10 +113,12 @@ pub async fn measure(
     drop(alive);
     let scheduled = Arc::new(Mutex::new(Record::new(plan.classes.len())));
     let (paced, mut pacing) = oneshot::channel();
-    spawn({
+    spawn("pacer", {
         let (shared, scheduled) = (Arc::clone(&shared), Arc::clone(&scheduled));
         move || {
             let ended = pacer::pace(schedule, &shared, &senders, &scheduled, &stopped);
+            // The plan is its owner's again once the run is over: nothing is held beyond that.
+            drop((shared, scheduled, senders));
             // Nobody listens any more only if the run was given up.
             drop(paced.send(ended));
         }
@@ -182,8 +184,8 @@ pub async fn measure(
     })
 }
 
-fn spawn(work: impl FnOnce() + Send + 'static) -> Result<(), Error> {
-    thread::Builder::new().spawn(work).map(drop).map_err(Error::Thread)
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+    thread::Builder::new().name(name.to_owned()).spawn(work).map(drop).map_err(Error::Thread)
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
