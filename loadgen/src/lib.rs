@@ -7,6 +7,8 @@
 //!   SIGTERM; [`engine::Profile`] says which model on which GPU, as a data file.
 //! - [`exposition`]: what an engine's `/metrics` looks like, by server and version; pure.
 //! - [`server`]: the engines behind real sockets, moved by the wall clock: `loadgen engine`.
+//! - [`run`]: the load generator, open loop, over real sockets.
+//! - [`traces`]: requests in time, from the public traces' formats or generated.
 //! - [`calibration`]: published measurements, and the same loads put on a profile.
 //! - [`dcgm`]: the GPUs under the engines, as dcgm-exporter shows them.
 //!
@@ -93,3 +95,5 @@ pub mod engine;
 pub mod exposition;
 pub mod profiles;
 pub mod server;
+pub mod run;
+pub mod traces;

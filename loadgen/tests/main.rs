@@ -12,4 +12,5 @@ mod dcgm;
 mod golden;
 mod published;
 mod queueing;
+mod run;
 mod server;

@@ -105,7 +105,7 @@ pub enum Rejected {
 }
 
 /// The part of a prompt that may be cached.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Prefix {
     /// Nothing is known to be shared.
     #[default]

@@ -1,0 +1,515 @@
+//! `loadgen run`: load for an OpenAI-compatible server, in an open loop, and what came of it.
+//!
+//! # How it measures
+//!
+//! - **Open loop.** A thread of its own hands each request over at its moment, whatever has become
+//!   of the others (`pacer`). Threads that share nothing send and read (`lane`, `exchange`).
+//! - **From the intended start.** Time to first token and whole time begin when a request was
+//!   *due*: a server that stalls, or a client that is late, shows in the percentiles. How late the
+//!   client was is a distribution of its own, the schedule lag; where it is large against what was
+//!   measured, the report says that the client was the bottleneck.
+//! - **Whole or not.** An answer counts when it is complete: `[DONE]` at a stream's end, text or
+//!   counted tokens in it, from the model that was asked for. Everything else is a failure with a
+//!   class ([`failure::Failure`]). What is open at the end is neither.
+//! - **Nothing is sent twice**, but for a request whose kept connection was closed before it took
+//!   any of it.
+//!
+//! # Reading order
+//!
+//! `plan` (what is settled before) → `pacer` → `lane` → `exchange` with `sse` and `answer` →
+//! `record` and `timeline` → `measure` (one run) → `report`, `elasticity`, `knee`, `slo`.
+//!
+//! # Invariants
+//!
+//! - scheduled ≥ sent = completed + errors + unfinished.
+//! - The same plan and seed make the same requests; how many threads send them changes nothing.
+//! - Memory is bounded: by connections, by jobs that wait, by events and answers; not by the
+//!   length of the run.
+//! - A key is in no message, no report and no debug output.
+
+mod answer;
+pub mod elasticity;
+mod exchange;
+pub mod failure;
+pub mod knee;
+mod lane;
+pub mod measure;
+mod pacer;
+pub mod plan;
+pub mod progress;
+pub mod prompt;
+pub mod record;
+pub mod replicas;
+pub mod report;
+pub mod slo;
+mod sse;
+pub mod target;
+pub mod timeline;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use rustix::process::{Resource, getrlimit, setrlimit};
+use tokio::sync::watch;
+
+use self::knee::{Knee, Limit, Search, Step};
+use self::measure::{Outcome, measure};
+use self::plan::{Balance, Class, ClassSpec, Load, Plan};
+use self::progress::Display;
+use self::prompt::{Alphabet, Form, Prompts};
+use self::report::{Format, Report};
+use self::slo::{Requirement, Slo};
+use self::target::{Target, Tls};
+use crate::duration;
+use crate::traces::{self, Curve, Lengths, Process, Size};
+
+/// A step of a search for the knee, unless `--duration` says otherwise.
+const KNEE_STEP_S: f64 = 20.0;
+/// Any other run.
+const RUN_S: f64 = 60.0;
+/// What a search for the knee asks of a step, unless `--require` says otherwise.
+const KNEE_ATTAINMENT: f64 = 0.99;
+/// Files that are not connections: the program's own, and those of its runtimes.
+const OTHER_FILES: u64 = 64;
+/// The most connections unless told otherwise; the machine's limit of files may be lower.
+const MOST_CONNECTIONS: u64 = 50_000;
+const AFTER_HELP: &str = "\
+Examples:
+  loadgen run --url http://localhost:8000 --model m --rate 5 --duration 2m
+  loadgen run --url http://gw --model m --rate 1-20@10m --slo-ttft 1 --require 99%
+  loadgen run --url http://gw --model m --rate 2@330s,4@6m,1 --arrival gamma:2
+  loadgen run --url http://gw --model m --trace azure.csv --trace-format azure
+  loadgen run --url http://gw --model m --rate 1 --find-knee
+
+Exit codes: 0 measured, 1 a --require failed, 2 could not run.";
+
+/// Put load on an OpenAI-compatible server and report what its users would see.
+#[derive(Debug, clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct Args {
+    /// Where the server is, without /v1; repeat it for several.
+    #[arg(long, required = true, value_name = "URL", help_heading = "Where")]
+    pub url: Vec<String>,
+    /// The model's name, as the server knows it.
+    #[arg(long, value_name = "NAME", help_heading = "Where")]
+    pub model: String,
+    /// A file with the API key. Without it, the environment's OPENAI_API_KEY is used if it is set.
+    #[arg(long, value_name = "FILE", help_heading = "Where")]
+    pub api_key_file: Option<PathBuf>,
+    /// The API key itself; hidden, since a command line is seen by everybody on the machine.
+    #[arg(long, hide = true, env = "OPENAI_API_KEY", hide_env_values = true)]
+    pub api_key: Option<Key>,
+    /// A PEM file with the certificate authorities to trust, instead of this machine's.
+    #[arg(long, value_name = "FILE", help_heading = "Where")]
+    pub tls_ca: Option<PathBuf>,
+    /// How requests are spread over several URLs.
+    #[arg(long, value_enum, default_value = "round-robin", help_heading = "Where")]
+    pub balance: Balance,
+
+    /// Requests a second: `5`, steps `2@330s,4@6m,1`, a ramp `1-50@10m`, or a row of these.
+    #[arg(long, value_name = "RATE", required_unless_present = "trace", help_heading = "When")]
+    pub rate: Option<Curve>,
+    /// How the gaps between requests vary: poisson, constant, or gamma:CV (above 1 burstier).
+    #[arg(long, value_name = "PROCESS", default_value = "poisson", help_heading = "When")]
+    pub arrival: Process,
+    /// A trace to replay instead of a rate.
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "trace_format",
+        conflicts_with_all = ["rate", "find_knee"],
+        help_heading = "When"
+    )]
+    pub trace: Option<PathBuf>,
+    /// The trace's format.
+    #[arg(long, value_enum, value_name = "FORMAT", help_heading = "When")]
+    pub trace_format: Option<traces::Format>,
+    /// Multiplies a trace's rate, by thinning or by laying it over itself.
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, help_heading = "When")]
+    pub scale: f64,
+    /// The width of a bin of a trace of counts.
+    #[arg(long, value_name = "DURATION", value_parser = seconds, default_value = "10s", help_heading = "When")]
+    pub bin: f64,
+    /// How long requests come: 1m, or the trace's length; 20s for each step of --find-knee.
+    #[arg(long, value_name = "DURATION", value_parser = seconds, help_heading = "When")]
+    pub duration: Option<f64>,
+    /// Requests due in this time are sent and not counted.
+    #[arg(long, value_name = "DURATION", value_parser = seconds, default_value = "0", help_heading = "When")]
+    pub warmup: f64,
+    /// Look for the highest rate within the SLO: from --rate on doubled, then narrowed down to 5 %.
+    #[arg(long, help_heading = "When")]
+    pub find_knee: bool,
+    /// Settles everything that is drawn.
+    #[arg(long, default_value_t = 1, help_heading = "When")]
+    pub seed: u64,
+
+    /// Which of the APIs is asked.
+    #[arg(long, value_enum, default_value = "chat", help_heading = "What")]
+    pub endpoint: Endpoint,
+    /// Ask for whole answers rather than streams: no time to first token then.
+    #[arg(long, help_heading = "What")]
+    pub plain: bool,
+    /// Tokens of a prompt: a mean, or mean and spread, such as 500:0.8.
+    #[arg(long, value_name = "SIZE", default_value = "500", help_heading = "What")]
+    pub input_tokens: Size,
+    /// Tokens of an answer, likewise.
+    #[arg(long, value_name = "SIZE", default_value = "150", help_heading = "What")]
+    pub output_tokens: Size,
+    /// A CSV file with input_tokens,output_tokens to draw pairs from.
+    #[arg(long, value_name = "FILE", help_heading = "What")]
+    pub lengths: Option<PathBuf>,
+    /// A kind of requests; repeat it for a mix. NAME,weight=W,input=SIZE,output=SIZE,model=NAME,
+    /// slo-ttft=D,slo-tpot=D,slo-e2e=D; what is left out is as for all.
+    #[arg(long, value_name = "CLASS", help_heading = "What")]
+    pub class: Vec<ClassSpec>,
+    /// Send prompts as token numbers: exact lengths, completions only (vLLM, SGLang).
+    #[arg(long, help_heading = "What")]
+    pub token_ids: bool,
+    /// Let answers end by themselves: leaves out ignore_eos and min_tokens, which OpenAI refuses.
+    #[arg(long, help_heading = "What")]
+    pub natural_length: bool,
+    /// Accept answers that name another model than was asked for.
+    #[arg(long, help_heading = "What")]
+    pub any_model: bool,
+
+    /// The promise on the first token, from the intended start.
+    #[arg(long, value_name = "DURATION", value_parser = seconds, default_value = "2s", help_heading = "Judging")]
+    pub slo_ttft: f64,
+    /// The promise on each further token, in the mean of an answer.
+    #[arg(long, value_name = "DURATION", value_parser = seconds, default_value = "200ms", help_heading = "Judging")]
+    pub slo_tpot: f64,
+    /// A promise on the whole answer.
+    #[arg(long, value_name = "DURATION", value_parser = seconds, help_heading = "Judging")]
+    pub slo_e2e: Option<f64>,
+    /// Exit with 1 unless it holds: a share within the SLO such as 99% (that, if none is named), or
+    /// a bound such as ttft.p99<2s or errors<1%; repeat it for several.
+    #[arg(
+        long,
+        value_name = "BOUND",
+        num_args = 0..=1,
+        default_missing_value = "99%",
+        help_heading = "Judging"
+    )]
+    pub require: Vec<Requirement>,
+    /// A page that tells the number of replicas: a number, a Kubernetes Scale, or a Prometheus
+    /// query's answer. Asked once a second.
+    #[arg(long, value_name = "URL", help_heading = "Judging")]
+    pub replicas_url: Option<String>,
+    /// Count the URLs whose /health answers as replicas. Asks each once a second; a gateway may
+    /// take that for demand.
+    #[arg(long, conflicts_with = "replicas_url", help_heading = "Judging")]
+    pub watch_health: bool,
+    /// GPUs of a replica.
+    #[arg(long, value_name = "N", default_value_t = 1.0, help_heading = "Judging")]
+    pub gpus_per_replica: f64,
+
+    /// How the report is written.
+    #[arg(long, value_enum, default_value = "table", help_heading = "Report")]
+    pub format: Format,
+    /// Write the report to a file instead of standard output.
+    #[arg(long, value_name = "FILE", help_heading = "Report")]
+    pub output: Option<PathBuf>,
+    /// Show no progress.
+    #[arg(long, short, help_heading = "Report")]
+    pub quiet: bool,
+
+    /// The longest that a request may take.
+    #[arg(long, value_name = "DURATION", value_parser = seconds, default_value = "10m", help_heading = "Limits")]
+    pub timeout: f64,
+    /// How long open requests may go on after the last was due.
+    #[arg(long, value_name = "DURATION", value_parser = seconds, default_value = "30s", help_heading = "Limits")]
+    pub grace: f64,
+    /// Threads that send: as many as processors, unless told otherwise, but at most 8.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256), help_heading = "Limits")]
+    pub threads: Option<u16>,
+    /// The most connections at once; what is due beyond waits, and its waiting counts.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Limits")]
+    pub connections: Option<u32>,
+}
+
+/// The APIs that can be asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Endpoint {
+    /// `/v1/chat/completions`.
+    Chat,
+    /// `/v1/completions`.
+    Completions,
+}
+
+/// A secret that shows in no output.
+#[derive(Clone)]
+pub struct Key(String);
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("(hidden)")
+    }
+}
+
+impl From<&str> for Key {
+    fn from(text: &str) -> Key {
+        Key(text.trim().to_owned())
+    }
+}
+
+fn seconds(text: &str) -> Result<f64, duration::Error> {
+    duration::parse_millis(text).map(|millis| millis as f64 / 1e3)
+}
+
+impl Args {
+    /// Runs it, and writes the report to `out` or to the file that was named. The exit code: 0 if
+    /// all that was required holds, 1 if not, 2 if the schedule could not be kept to its end.
+    ///
+    /// # Errors
+    ///
+    /// When it could not run at all.
+    pub fn run(self, out: &mut impl Write) -> anyhow::Result<u8> {
+        let files = raise_file_limit();
+        let plan = self.plan(files)?;
+        self.check_trace(&plan)?;
+        if let Some(path) = &self.output {
+            // A report that has no place to go is told before the run rather than after it.
+            std::fs::File::create(path)
+                .with_context(|| format!("cannot write to {}", path.display()))?;
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let report = runtime.block_on(async {
+            let (interrupt, interrupted) = watch::channel(false);
+            tokio::spawn(until_signal(interrupt));
+            let mut display = Display::new(self.quiet);
+            let report = if self.find_knee {
+                self.find_knee(plan, interrupted, &mut display).await
+            } else {
+                self.measure(&Arc::new(plan), interrupted, &mut display).await
+            };
+            display.end();
+            report
+        });
+        let (report, outcome) = report?;
+        let text = report.render(self.format)?;
+        match &self.output {
+            Some(path) => std::fs::write(path, text)
+                .with_context(|| format!("cannot write to {}", path.display()))?,
+            None => out.write_all(text.as_bytes())?,
+        }
+        if let Some(error) = outcome.trace_error {
+            return Err(error.into());
+        }
+        Ok(u8::from(!report.holds()))
+    }
+
+    async fn measure(
+        &self,
+        plan: &Arc<Plan>,
+        interrupted: watch::Receiver<bool>,
+        display: &mut Display,
+    ) -> anyhow::Result<(Report, Outcome)> {
+        let span_s = plan.span_s();
+        let outcome = measure(plan, interrupted, |progress| display.show(progress, span_s)).await?;
+        Ok((Report::new(plan, &outcome, &self.require), outcome))
+    }
+
+    /// Measures at one rate after the other; the report is that of the highest that held, or of the
+    /// last.
+    async fn find_knee(
+        &self,
+        mut plan: Plan,
+        interrupted: watch::Receiver<bool>,
+        display: &mut Display,
+    ) -> anyhow::Result<(Report, Outcome)> {
+        let least =
+            self.require.iter().find_map(Requirement::attainment).unwrap_or(KNEE_ATTAINMENT);
+        let mut search = Search::new(self.rate.as_ref().map_or(1.0, Curve::peak_per_s));
+        let mut steps = Vec::new();
+        let mut best: Option<(Report, Outcome, bool)> = None;
+        let mut limit = None;
+        while let Some(rate) = search.next_rate() {
+            plan.load = Load::Rate { curve: Curve::constant(rate), process: self.arrival };
+            plan.seed = plan.seed.wrapping_add(1);
+            let shared = Arc::new(plan);
+            display.begin(format!("{rate:.2}/s: "));
+            let (report, outcome) = self.measure(&shared, interrupted.clone(), display).await?;
+            plan = Arc::into_inner(shared).context("a thread outlived its run")?;
+            let step = Step::of(rate, &report, least);
+            let holds = step.holds;
+            search.learn(rate, holds);
+            steps.push(step);
+            limit = knee::limit_of(&plan, &outcome, holds);
+            if best.as_ref().is_none_or(|(_, _, held)| holds || !held) {
+                best = Some((report, outcome, holds));
+            }
+            if limit.is_some() {
+                break;
+            }
+        }
+        let (mut report, outcome, _) = best.context("no step was made")?;
+        let (rate, fails_at) = search.found();
+        let limit = limit.unwrap_or(if fails_at.is_some() { Limit::Service } else { Limit::None });
+        report.knee = Some(Knee { rate, fails_at, limit, attainment: least, steps });
+        Ok((report, outcome))
+    }
+
+    fn plan(&self, files: u64) -> anyhow::Result<Plan> {
+        let tls = Tls::new(self.tls_ca.clone());
+        let targets =
+            self.url.iter().map(|url| Target::parse(url, &tls)).collect::<Result<Vec<_>, _>>()?;
+        let replicas = match &self.replicas_url {
+            Some(url) => Some(replicas::Source::page(url, &tls)?),
+            None => self.watch_health.then(|| replicas::Source::Health(targets.clone())),
+        };
+        if self.token_ids && self.endpoint == Endpoint::Chat {
+            bail!("--token-ids goes with --endpoint completions: a chat has no token numbers");
+        }
+        if !(1e-3..=1e4).contains(&self.gpus_per_replica) {
+            bail!("--gpus-per-replica is {}: expected 0.001 to 10000", self.gpus_per_replica);
+        }
+        let lengths = match &self.lengths {
+            Some(path) => Lengths::load(path)?,
+            None => Lengths::Drawn { input: self.input_tokens, output: self.output_tokens },
+        };
+        let load = match (&self.rate, &self.trace, self.trace_format) {
+            (Some(curve), None, _) => Load::Rate { curve: curve.clone(), process: self.arrival },
+            (_, Some(path), Some(format)) => {
+                let options = traces::Options {
+                    scale: self.scale,
+                    seed: self.seed,
+                    bin_s: self.bin,
+                    lengths: lengths.clone(),
+                };
+                Load::Trace { path: path.clone(), format, options }
+            }
+            (_, _, _) => bail!("expected --rate, or --trace with --trace-format"),
+        };
+        let duration_s = match (self.duration, &load) {
+            (Some(duration_s), _) if duration_s > 0.0 => Some(duration_s),
+            (Some(_), _) => bail!("--duration is 0: expected a time such as 30s"),
+            (None, Load::Trace { .. }) => None,
+            (None, Load::Rate { .. }) if self.find_knee => Some(KNEE_STEP_S),
+            (None, Load::Rate { curve, .. }) => curve.span_s().is_none().then_some(RUN_S),
+        };
+        if duration_s.is_some_and(|duration_s| self.warmup >= duration_s) {
+            bail!("--warmup is as long as the run: nothing would be counted");
+        }
+        let most = files.saturating_sub(OTHER_FILES).clamp(1, MOST_CONNECTIONS);
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        Ok(Plan {
+            targets,
+            balance: self.balance,
+            classes: self.classes(&lengths),
+            load,
+            duration_s,
+            warmup_s: self.warmup,
+            timeout: Duration::from_secs_f64(self.timeout),
+            grace: Duration::from_secs_f64(self.grace),
+            seed: self.seed,
+            n_lanes: self.threads.map_or(processors.min(8), usize::from),
+            connections: usize::try_from(self.connections.map_or(most, u64::from))?,
+            authorization: self.authorization()?,
+            prompts: Prompts::new(
+                if self.token_ids { Alphabet::TokenIds } else { Alphabet::Words },
+                self.seed,
+            ),
+            checks_model: !self.any_model,
+            replicas,
+            gpus_per_replica: self.gpus_per_replica,
+        })
+    }
+
+    fn classes(&self, lengths: &Lengths) -> Vec<Class> {
+        let form = Form {
+            model: self.model.clone(),
+            is_chat: self.endpoint == Endpoint::Chat,
+            is_streaming: !self.plain,
+            forces_length: !self.natural_length,
+        };
+        let slo = Slo { ttft_s: self.slo_ttft, tpot_s: self.slo_tpot, e2e_s: self.slo_e2e };
+        if self.class.is_empty() {
+            let lengths = lengths.clone();
+            return vec![Class { name: "all".to_owned(), weight: 1.0, form, lengths, slo }];
+        }
+        let class = |spec: &ClassSpec| {
+            let lengths = if spec.input.is_some() || spec.output.is_some() {
+                Lengths::Drawn {
+                    input: spec.input.unwrap_or(self.input_tokens),
+                    output: spec.output.unwrap_or(self.output_tokens),
+                }
+            } else {
+                lengths.clone()
+            };
+            Class {
+                name: spec.name.clone(),
+                weight: spec.weight,
+                form: Form {
+                    model: spec.model.clone().unwrap_or_else(|| self.model.clone()),
+                    ..form.clone()
+                },
+                lengths,
+                slo: Slo {
+                    ttft_s: spec.ttft_s.unwrap_or(slo.ttft_s),
+                    tpot_s: spec.tpot_s.unwrap_or(slo.tpot_s),
+                    e2e_s: spec.e2e_s.or(slo.e2e_s),
+                },
+            }
+        };
+        self.class.iter().map(class).collect()
+    }
+
+    fn authorization(&self) -> anyhow::Result<Option<http::HeaderValue>> {
+        let key = match (&self.api_key_file, &self.api_key) {
+            (Some(path), _) => std::fs::read_to_string(path)
+                .with_context(|| format!("cannot read the API key in {}", path.display()))?,
+            (None, Some(key)) => key.0.clone(),
+            (None, None) => return Ok(None),
+        };
+        let mut value = http::HeaderValue::from_str(&format!("Bearer {}", key.trim())).map_err(
+            |_characters| anyhow::anyhow!("the API key has characters that no header can carry"),
+        )?;
+        value.set_sensitive(true);
+        Ok(Some(value))
+    }
+
+    /// Reads a trace once before anything is sent: a broken row is told before the run rather than
+    /// in the middle of it.
+    fn check_trace(&self, plan: &Plan) -> anyhow::Result<()> {
+        if self.trace.is_some() {
+            let mut is_empty = true;
+            for planned in plan.schedule()? {
+                planned?;
+                is_empty = false;
+            }
+            if is_empty {
+                bail!("nothing of the trace is due within the run: raise --duration or --scale");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Turns true at Ctrl-C or SIGTERM.
+async fn until_signal(interrupt: watch::Sender<bool>) {
+    let terminated = async {
+        match tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
+            Ok(mut signal) => {
+                signal.recv().await;
+            }
+            Err(_) => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        () = terminated => {}
+    }
+    interrupt.send_replace(true);
+}
+
+/// Lets this process open as many files as the machine allows it, and tells how many.
+fn raise_file_limit() -> u64 {
+    let mut limit = getrlimit(Resource::Nofile);
+    let before = limit.current;
+    limit.current = limit.maximum;
+    let now = if setrlimit(Resource::Nofile, limit).is_ok() { limit.maximum } else { before };
+    now.unwrap_or(u64::MAX)
+}

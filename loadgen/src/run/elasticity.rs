@@ -1,0 +1,128 @@
+//! How a service stood a change of its size: what no average tells.
+//!
+//! Pure: works on what was measured.
+
+use serde::Serialize;
+
+use super::measure::Outcome;
+use super::record::Class;
+
+/// What is lost or held within this time of a change of the count belongs to it. A cold start
+/// takes minutes, and its requests were due before the count moves.
+const NEAR_S: f64 = 120.0;
+
+/// The report's part on elasticity.
+#[derive(Debug, Clone, Serialize)]
+pub struct Elasticity {
+    /// From the first intended start to the first text of all, in seconds. After a start at zero
+    /// replicas: the whole wake.
+    pub time_to_first_token_s: Option<f64>,
+    /// Whether there were no replicas when the run began; `null` if they could not be seen.
+    pub from_zero: Option<bool>,
+    /// The longest stretch with requests open and no text for any, in seconds, as coarse as the
+    /// timeline.
+    pub longest_silence_s: f64,
+    /// Requests that failed.
+    pub lost: u64,
+    /// Requests whose first token came, but later than the SLO allows.
+    pub held: u64,
+    /// Request-seconds spent waiting for first tokens beyond the SLO.
+    pub slo_violation_area_s: f64,
+    /// The share of the time, of that with requests due, in which one was lost or held.
+    pub slo_violation_time_share: Option<f64>,
+    /// Changes of the number of replicas, with what was lost and held near them.
+    pub scale_events: Vec<ScaleEvent>,
+    /// Replica-seconds, as far as they were seen.
+    pub replica_seconds: Option<f64>,
+    /// The share of the run in which the number of replicas was seen.
+    pub seen_share: Option<f64>,
+    /// GPU-seconds for each token of an answer within its SLO.
+    pub gpu_seconds_per_good_token: Option<f64>,
+}
+
+/// A change of the number of replicas.
+#[derive(Debug, Clone, Serialize)]
+pub struct ScaleEvent {
+    /// When it was seen, in seconds since the start.
+    pub at_s: f64,
+    /// Replicas before.
+    pub from: u32,
+    /// Replicas after.
+    pub to: u32,
+    /// Requests lost for which this is the nearest change, within two minutes.
+    pub lost: u64,
+    /// Requests held, likewise.
+    pub held: u64,
+    /// The longest time to first token among these, in seconds.
+    pub worst_ttft_s: Option<f64>,
+}
+
+/// Works it out. `first_due_s` is when the first request was due.
+#[must_use]
+pub fn elasticity(
+    outcome: &Outcome,
+    total: &Class,
+    first_due_s: f64,
+    gpus_per_replica: f64,
+) -> Elasticity {
+    let record = &outcome.record;
+    let changes = outcome.replicas.changes();
+    let mut events: Vec<ScaleEvent> = changes
+        .windows(2)
+        .filter_map(|pair| match pair {
+            [(_, Some(from)), (at_s, Some(to))] => Some(ScaleEvent {
+                at_s: *at_s,
+                from: *from,
+                to: *to,
+                lost: 0,
+                held: 0,
+                worst_ttft_s: None,
+            }),
+            _ => None,
+        })
+        .collect();
+    let width_s = record.timeline.width_s();
+    let (mut held, mut bins_due, mut bins_bad) = (0, 0_u32, 0_u32);
+    let (mut in_flight, mut silence, mut longest_silence) = (0_u64, 0_u32, 0_u32);
+    for (t_s, bin) in record.timeline.bins() {
+        held += bin.late;
+        bins_due += u32::from(bin.scheduled > 0);
+        bins_bad += u32::from(bin.failed + bin.late > 0);
+        let is_silent = in_flight > 0 && bin.events == 0 && bin.completed == 0;
+        silence = if is_silent { silence + 1 } else { 0 };
+        longest_silence = longest_silence.max(silence);
+        in_flight = (in_flight + bin.sent).saturating_sub(bin.ended);
+        if bin.failed + bin.late == 0 {
+            continue;
+        }
+        let middle_s = t_s + width_s / 2.0;
+        let nearest = events
+            .iter_mut()
+            .min_by(|a, b| (a.at_s - middle_s).abs().total_cmp(&(b.at_s - middle_s).abs()))
+            .filter(|event| (event.at_s - middle_s).abs() <= NEAR_S);
+        if let Some(event) = nearest {
+            event.lost += bin.failed;
+            event.held += bin.late;
+            if bin.worst_ttft_s > 0.0 {
+                let worst_s = event.worst_ttft_s.unwrap_or(0.0).max(bin.worst_ttft_s);
+                event.worst_ttft_s = Some(worst_s);
+            }
+        }
+    }
+    let (replica_s, seen_s) = outcome.replicas.replica_seconds(outcome.elapsed_s);
+    let is_seen = seen_s > 0.0;
+    Elasticity {
+        time_to_first_token_s: record.first_text_s.map(|first_s| first_s - first_due_s),
+        from_zero: changes.first().and_then(|(_, count)| count.map(|count| count == 0)),
+        longest_silence_s: f64::from(longest_silence) * width_s,
+        lost: total.n_errors(),
+        held,
+        slo_violation_area_s: total.violation_s,
+        slo_violation_time_share: (bins_due > 0).then(|| f64::from(bins_bad) / f64::from(bins_due)),
+        scale_events: events,
+        replica_seconds: is_seen.then_some(replica_s),
+        seen_share: is_seen.then(|| (seen_s / outcome.elapsed_s).min(1.0)),
+        gpu_seconds_per_good_token: (is_seen && total.good_output_tokens > 0)
+            .then(|| replica_s * gpus_per_replica / total.good_output_tokens as f64),
+    }
+}

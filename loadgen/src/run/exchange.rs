@@ -1,0 +1,334 @@
+//! One request and its answer, from the moment it is taken up to the moment its connection is free.
+//!
+//! Must not decide when a request is sent.
+
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::{Body as _, Incoming};
+use tokio::time::timeout;
+
+use super::answer::{self, Chunk, Form, Usage};
+use super::failure::{Failure, Fault};
+use super::lane::{Job, Lane};
+use super::record::{Ended, Record};
+use super::sse;
+use super::target::Sender;
+
+/// The longest answer in one piece; a stream may be longer.
+const MOST_ANSWER_BYTES: usize = 64 << 20;
+/// How much of a refusal is read.
+const MOST_REFUSAL_BYTES: usize = 64 << 10;
+/// How long a connection may take to end a stream after its `[DONE]` before it is given up.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// A request under way. Dropped before it has ended, it counts as unfinished.
+struct Flight<'a> {
+    lane: &'a Lane,
+    job: &'a Job,
+    sent_s: f64,
+    first_s: Option<f64>,
+    last_s: f64,
+    events: u32,
+    usage: Option<Usage>,
+    form: Form,
+    /// Whether the answer has named its model.
+    is_known: bool,
+    is_done: bool,
+    /// When the server said that the model stopped.
+    stopped_s: Option<f64>,
+    has_ended: bool,
+}
+
+impl Lane {
+    /// Sends a request, reads its answer and notes what became of it.
+    pub(super) async fn perform(&self, job: Job) {
+        let mut flight = Flight::begin(self, &job);
+        let exchanged = timeout(self.plan().timeout, exchange(&mut flight)).await;
+        let idle = match exchanged {
+            Ok(Ok(idle)) => {
+                flight.completed();
+                Some(idle)
+            }
+            Ok(Err((fault, idle))) => {
+                flight.failed(fault);
+                idle
+            }
+            Err(_late) => {
+                let limit_s = self.plan().timeout.as_secs_f64();
+                let got = match flight.first_s {
+                    Some(_) => "the answer had begun",
+                    None => "without a first token",
+                };
+                flight.failed(Failure::Timeout.because(format_args!("{limit_s} s, {got}")));
+                None
+            }
+        };
+        self.shared().ended_on(job.target);
+        if let Some(Idle { sender, body }) = idle {
+            let is_whole = match body {
+                Some(body) => timeout(LINGER, run_out(body)).await.unwrap_or(false),
+                None => true,
+            };
+            if is_whole {
+                self.put_back(job.target, sender);
+            }
+        }
+    }
+}
+
+/// A connection that can be used again once its answer has run out.
+struct Idle {
+    sender: Sender,
+    body: Option<Incoming>,
+}
+
+async fn run_out(mut body: Incoming) -> bool {
+    while !body.is_end_stream() {
+        match body.frame().await {
+            Some(Ok(_)) => {}
+            Some(Err(_)) => return false,
+            None => return true,
+        }
+    }
+    true
+}
+
+type Exchanged = Result<Idle, (Fault, Option<Idle>)>;
+
+async fn exchange(flight: &mut Flight<'_>) -> Exchanged {
+    let (lane, job) = (flight.lane, flight.job);
+    let class = &lane.plan().classes[job.class];
+    let is_chat = class.form.is_chat;
+    let body = lane.plan().prompts.body(
+        &class.form,
+        job.number,
+        job.input_tokens,
+        job.output_tokens,
+        &job.prefix,
+    );
+    let gone = |fault| (fault, None);
+    let request = lane.request(job.target, is_chat, body).map_err(gone)?;
+    let (mut sender, response) = send(lane, job.target, request).await.map_err(gone)?;
+    let status = response.status().as_u16();
+    if status != 200 {
+        let read = Limited::new(response.into_body(), MOST_REFUSAL_BYTES).collect().await;
+        let (body, is_whole) = read.map_or((Bytes::new(), false), |body| (body.to_bytes(), true));
+        let fault = answer::refused(status, &body, &class.form.model);
+        let is_open = is_whole && sender.ready().await.is_ok();
+        return Err((fault, is_open.then_some(Idle { sender, body: None })));
+    }
+    let is_stream = response
+        .headers()
+        .get(header::CONTENT_TYPE)
+        .and_then(|kind| kind.to_str().ok())
+        .is_some_and(|kind| kind.starts_with("text/event-stream"));
+    if is_stream {
+        let body = flight.read_stream(response.into_body()).await.map_err(gone)?;
+        Ok(Idle { sender, body: Some(body) })
+    } else {
+        flight.read_whole(response.into_body()).await.map_err(gone)?;
+        Ok(Idle { sender, body: None })
+    }
+}
+
+/// Sends on an idle connection, or on a new one. A connection that was closed before it took
+/// anything of the request costs the request nothing but time; after that nothing is sent twice.
+async fn send(
+    lane: &Lane,
+    target: usize,
+    mut request: http::Request<Full<Bytes>>,
+) -> Result<(Sender, http::Response<Incoming>), Fault> {
+    loop {
+        let (mut sender, is_new) = match lane.take_idle(target) {
+            Some(sender) => (sender, false),
+            None => (lane.plan().targets[target].connect().await?, true),
+        };
+        if let Err(error) = sender.ready().await {
+            if is_new {
+                return Err(Failure::Closed.because(error));
+            }
+            continue;
+        }
+        match sender.try_send_request(request).await {
+            Ok(response) => return Ok((sender, response)),
+            Err(mut refused) => match refused.take_message() {
+                Some(unsent) if !is_new => request = unsent,
+                Some(_) | None => return Err(Failure::Closed.because(refused.into_error())),
+            },
+        }
+    }
+}
+
+impl<'a> Flight<'a> {
+    fn begin(lane: &'a Lane, job: &'a Job) -> Flight<'a> {
+        let sent_s = lane.shared().now_s();
+        let flight = Flight {
+            lane,
+            job,
+            sent_s,
+            first_s: None,
+            last_s: sent_s,
+            events: 0,
+            usage: None,
+            form: Form::default(),
+            is_known: !lane.plan().checks_model,
+            is_done: false,
+            stopped_s: None,
+            has_ended: false,
+        };
+        flight.note(|record| record.sent(job.class, job.due_s, sent_s));
+        flight
+    }
+
+    /// Reads a stream to its `[DONE]`.
+    async fn read_stream(&mut self, mut body: Incoming) -> Result<Incoming, Fault> {
+        let mut parser = sse::Parser::default();
+        while !self.is_done {
+            match body.frame().await {
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        let at_s = self.lane.shared().now_s();
+                        parser.push(&data, |event| self.event(event, at_s))?;
+                    }
+                }
+                Some(Err(error)) => return Err(Failure::CutShort.because(error)),
+                None => return Err(Failure::CutShort.because("the stream ended without [DONE]")),
+            }
+        }
+        self.check_tokens()?;
+        Ok(body)
+    }
+
+    fn event(&mut self, event: &[u8], at_s: f64) -> Result<(), Fault> {
+        if self.is_done {
+            return Ok(());
+        }
+        if event == b"[DONE]" {
+            self.is_done = true;
+            return Ok(());
+        }
+        if self.form.matches(event) {
+            self.text(at_s);
+            return Ok(());
+        }
+        let chunk = self.read_chunk(event)?;
+        if chunk.has_text() {
+            // An event that says more than its text is the answer's last, and no pattern.
+            if !chunk.is_last() && chunk.usage.is_none() {
+                self.form.learn(event);
+            }
+            self.text(at_s);
+        } else if chunk.is_last() {
+            self.stopped_s = Some(at_s);
+        }
+        Ok(())
+    }
+
+    async fn read_whole(&mut self, body: Incoming) -> Result<(), Fault> {
+        let body = Limited::new(body, MOST_ANSWER_BYTES)
+            .collect()
+            .await
+            .map_err(|error| Failure::CutShort.because(error))?
+            .to_bytes();
+        let chunk = self.read_chunk(&body)?;
+        if chunk.has_text() || self.usage.is_some_and(|usage| usage.completion_tokens > 0) {
+            self.events = 1;
+            Ok(())
+        } else {
+            Err(Failure::Empty.because("an answer without text"))
+        }
+    }
+
+    fn read_chunk(&mut self, json: &[u8]) -> Result<Chunk, Fault> {
+        let chunk = Chunk::read(json)?;
+        if !chunk.is_completion() {
+            let text = String::from_utf8_lossy(json);
+            return Err(Failure::Malformed.because(format_args!("no `choices` in {text}")));
+        }
+        if !std::mem::replace(&mut self.is_known, true) {
+            chunk.check_model(&self.lane.plan().classes[self.job.class].form.model)?;
+        }
+        self.usage = chunk.usage.or(self.usage);
+        Ok(chunk)
+    }
+
+    /// A whole stream has tokens. If none of them had a text, the first is known to have come when
+    /// the model had stopped.
+    fn check_tokens(&mut self) -> Result<(), Fault> {
+        if self.first_s.is_some() {
+            return Ok(());
+        }
+        match (self.usage, self.stopped_s) {
+            (Some(usage), Some(stopped_s)) if usage.completion_tokens > 0 => {
+                self.text(stopped_s);
+                Ok(())
+            }
+            (_, _) => Err(Failure::Empty.because("a whole stream without text")),
+        }
+    }
+
+    fn text(&mut self, at_s: f64) {
+        let (class, slo) = (self.job.class, &self.lane.plan().classes[self.job.class].slo);
+        if self.first_s.is_none() {
+            self.first_s = Some(at_s);
+            let times = (self.job.due_s, self.sent_s, at_s);
+            self.note(|record| record.first_text(class, slo, times));
+        } else {
+            let gap_s = at_s - self.last_s;
+            self.note(|record| record.more_text(class, gap_s, at_s));
+        }
+        self.last_s = at_s;
+        self.events += 1;
+    }
+
+    fn ended(&mut self) -> Ended {
+        self.has_ended = true;
+        Ended {
+            due_s: self.job.due_s,
+            at_s: self.lane.shared().now_s(),
+            first_s: self.first_s,
+            last_s: self.last_s,
+            events: self.events,
+            asked_input: self.job.input_tokens,
+            usage: self.usage.map(|usage| (usage.prompt_tokens, usage.completion_tokens)),
+        }
+    }
+
+    fn completed(&mut self) {
+        let (class, ended) = (self.job.class, self.ended());
+        let slo = &self.lane.plan().classes[class].slo;
+        self.note(|record| record.completed(class, slo, &ended));
+    }
+
+    fn failed(&mut self, fault: Fault) {
+        let (class, ended) = (self.job.class, self.ended());
+        let slo = &self.lane.plan().classes[class].slo;
+        self.note(|record| record.failed(class, slo, &ended, fault));
+    }
+
+    fn note(&self, note: impl FnOnce(&mut Record)) {
+        if self.job.counts {
+            note(&mut self.lane.record().lock().unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+}
+
+impl Drop for Flight<'_> {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            let (class, ended) = (self.job.class, self.ended());
+            let slo = &self.lane.plan().classes[class].slo;
+            self.note(|record| record.unfinished(class, slo, &ended));
+        }
+    }
+}
+
+impl From<sse::TooLong> for Fault {
+    fn from(error: sse::TooLong) -> Fault {
+        Failure::Malformed.because(error)
+    }
+}

@@ -1,0 +1,75 @@
+//! The ways in which a request can fail, each with a name of its own in the report.
+//!
+//! Must not decide what is a failure: `exchange` does, and `answer` for what is inside an answer.
+
+use std::borrow::Cow;
+
+/// Why a request did not give a whole, right answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Failure {
+    /// No connection: refused, unreachable, name unknown, or not within 10 s.
+    Connect,
+    /// No TLS session: certificate, name or protocol.
+    Tls,
+    /// No whole answer within the time allowed.
+    Timeout,
+    /// A status other than 200.
+    Status(u16),
+    /// The connection ended before the answer began.
+    Closed,
+    /// The answer began with 200 and ended before its end: bytes missing, or no `[DONE]`.
+    CutShort,
+    /// What came is not what the API answers.
+    Malformed,
+    /// The answer is from another model, or the model is not known there.
+    WrongModel,
+    /// An error inside an answer with status 200.
+    ServerError,
+    /// A whole answer without a token.
+    Empty,
+    /// This machine has no more sockets, files or ports: says nothing about the server.
+    ClientLimit,
+}
+
+impl Failure {
+    /// Its name in reports.
+    #[must_use]
+    pub fn class(self) -> Cow<'static, str> {
+        Cow::Borrowed(match self {
+            Failure::Connect => "connect",
+            Failure::Tls => "tls",
+            Failure::Timeout => "timeout",
+            Failure::Status(status) => return Cow::Owned(format!("http_{status}")),
+            Failure::Closed => "closed",
+            Failure::CutShort => "cut_short",
+            Failure::Malformed => "malformed",
+            Failure::WrongModel => "wrong_model",
+            Failure::ServerError => "server_error",
+            Failure::Empty => "empty",
+            Failure::ClientLimit => "client_limit",
+        })
+    }
+
+    /// A failure with what is to be shown of it.
+    #[must_use]
+    pub(super) fn because(self, example: impl std::fmt::Display) -> Fault {
+        Fault { failure: self, example: shortened(&example.to_string()) }
+    }
+}
+
+/// A failure with an example of its words, shortened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Fault {
+    pub(super) failure: Failure,
+    pub(super) example: String,
+}
+
+/// The first line of a text, at most so long that it fits a report.
+fn shortened(text: &str) -> String {
+    const MOST_CHARS: usize = 160;
+    let line = text.trim().lines().next().unwrap_or_default();
+    match line.char_indices().nth(MOST_CHARS) {
+        Some((end, _)) => format!("{}…", line.get(..end).unwrap_or_default()),
+        None => line.to_owned(),
+    }
+}

@@ -1,0 +1,215 @@
+//! The highest rate that a service carries within its SLO: doubled until it no longer does, then
+//! narrowed down.
+//!
+//! Each step is a measurement of its own, with new arrivals. Must not judge the service by a step
+//! in which the client was the bottleneck.
+
+use serde::Serialize;
+
+use super::failure::Failure;
+use super::measure::Outcome;
+use super::plan::Plan;
+use super::report::Report;
+
+/// Halvings of the interval, on a logarithmic scale: a factor of 2 becomes 4.4 %.
+const HALVINGS: u32 = 4;
+/// Doublings before it is given up.
+const MOST_DOUBLINGS: u32 = 20;
+
+/// What the search found.
+#[derive(Debug, Clone, Serialize)]
+pub struct Knee {
+    /// The highest rate that held, in requests a second; `null` if none did.
+    pub rate: Option<f64>,
+    /// The lowest rate above it that did not; `null` if none was found.
+    pub fails_at: Option<f64>,
+    /// What ended the search.
+    pub limit: Limit,
+    /// The share of requests within their SLO that was asked of a step.
+    pub attainment: f64,
+    /// The steps in the order they were made.
+    pub steps: Vec<Step>,
+}
+
+/// What ended a search.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Limit {
+    /// The service no longer kept its SLO: the knee is between the two rates.
+    Service,
+    /// The client could send no faster: the service may carry more.
+    Client,
+    /// It held at every rate that was tried.
+    None,
+    /// Somebody stopped it.
+    Interrupted,
+}
+
+/// A rate that was tried.
+#[derive(Debug, Clone, Serialize)]
+pub struct Step {
+    /// Requests a second.
+    pub rate: f64,
+    /// Requests due.
+    pub scheduled: u64,
+    /// Whole answers.
+    pub completed: u64,
+    /// Failures.
+    pub errors: u64,
+    /// The share within the SLO.
+    pub attainment: Option<f64>,
+    /// Whole answers a second.
+    pub achieved_rate: Option<f64>,
+    /// Time to first token, 99th percentile, in seconds.
+    pub ttft_p99: Option<f64>,
+    /// Time per token, 99th percentile, in seconds.
+    pub tpot_p99: Option<f64>,
+    /// Whether the share was reached.
+    pub holds: bool,
+}
+
+impl Step {
+    /// A step as its report has it.
+    #[must_use]
+    pub fn of(rate: f64, report: &Report, least: f64) -> Step {
+        let total = &report.total;
+        Step {
+            rate,
+            scheduled: total.scheduled,
+            completed: total.completed,
+            errors: total.errors,
+            attainment: total.attainment,
+            achieved_rate: total.achieved_rate,
+            ttft_p99: total.ttft.p99,
+            tpot_p99: total.tpot.p99,
+            holds: total.attainment.is_some_and(|share| share >= least),
+        }
+    }
+}
+
+/// Why a step ends the search, if it does. A step that held although the client was late says
+/// nothing against going on: its lateness is in its times. One that failed is the client's fault if
+/// its lag took a tenth of what is promised, or requests never left.
+#[must_use]
+pub fn limit_of(plan: &Plan, outcome: &Outcome, holds: bool) -> Option<Limit> {
+    if outcome.is_interrupted {
+        return Some(Limit::Interrupted);
+    }
+    let total = outcome.record.total();
+    let promised_s =
+        plan.classes.iter().map(|class| class.slo.ttft_s).fold(f64::INFINITY, f64::min);
+    let is_late = total.schedule_lag.quantile(0.99).is_some_and(|lag_s| lag_s > promised_s / 10.0);
+    let is_client =
+        is_late || outcome.unsent > 0 || total.errors.contains_key(&Failure::ClientLimit);
+    (is_client && !holds).then_some(Limit::Client)
+}
+
+/// Which rate to try next.
+#[derive(Debug, Clone)]
+pub struct Search {
+    first: f64,
+    holds: Option<f64>,
+    fails: Option<f64>,
+    doublings: u32,
+    halvings: u32,
+}
+
+impl Search {
+    /// Begins at a rate.
+    #[must_use]
+    pub fn new(first: f64) -> Search {
+        Search { first, holds: None, fails: None, doublings: 0, halvings: 0 }
+    }
+
+    /// The next rate; `None` when the knee is known well enough or not to be found.
+    #[must_use]
+    pub fn next_rate(&self) -> Option<f64> {
+        match (self.holds, self.fails) {
+            (None, None) => Some(self.first),
+            (Some(holds), None) => (self.doublings < MOST_DOUBLINGS).then_some(holds * 2.0),
+            (None, Some(fails)) => (self.doublings < MOST_DOUBLINGS).then_some(fails / 2.0),
+            (Some(holds), Some(fails)) => {
+                (self.halvings < HALVINGS).then(|| (holds * fails).sqrt())
+            }
+        }
+    }
+
+    /// Learns how a rate came out.
+    pub fn learn(&mut self, rate: f64, holds: bool) {
+        if self.holds.is_some() && self.fails.is_some() {
+            self.halvings += 1;
+        } else {
+            self.doublings += 1;
+        }
+        if holds {
+            self.holds = Some(rate);
+        } else {
+            self.fails = Some(rate);
+        }
+    }
+
+    /// What is known in the end.
+    #[must_use]
+    pub fn found(&self) -> (Option<f64>, Option<f64>) {
+        (self.holds, self.fails)
+    }
+}
+
+impl Knee {
+    /// In a sentence.
+    #[must_use]
+    pub fn verdict(&self) -> String {
+        let share = self.attainment * 100.0;
+        let at = |rate: Option<f64>| {
+            rate.map_or_else(|| "no rate tried".to_owned(), |rate| format!("{rate:.2}/s"))
+        };
+        match self.limit {
+            Limit::Service => format!(
+                "knee: {share} % within SLO at {}, no longer at {}",
+                at(self.rate),
+                at(self.fails_at)
+            ),
+            Limit::Client => {
+                format!(
+                    "knee not reached: held at {}, then the client was the limit",
+                    at(self.rate)
+                )
+            }
+            Limit::None => format!("knee not reached: held at {}", at(self.rate)),
+            Limit::Interrupted => format!("stopped: held at {} so far", at(self.rate)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn search(first: f64, carries: f64) -> (Search, u32) {
+        let mut search = Search::new(first);
+        let mut steps = 0;
+        while let Some(rate) = search.next_rate() {
+            search.learn(rate, rate <= carries);
+            steps += 1;
+        }
+        (search, steps)
+    }
+
+    #[test]
+    fn the_knee_is_found_within_five_percent_from_either_side() {
+        for (first, carries) in [(1.0, 37.3), (64.0, 37.3), (37.0, 37.3), (1.0, 1.01)] {
+            let (search, steps) = search(first, carries);
+            let (holds, fails) = search.found();
+            let (holds, fails) = (holds.unwrap(), fails.unwrap());
+            assert!(holds <= carries && carries < fails, "{holds} {carries} {fails}");
+            assert!(fails / holds < 1.05, "{holds} {fails}");
+            assert!(steps <= 12, "{steps}");
+        }
+    }
+
+    #[test]
+    fn a_search_ends_where_there_is_no_knee() {
+        assert_eq!(search(1.0, 1e12).0.found().1, None);
+        assert_eq!(search(1.0, 0.0).0.found().0, None);
+    }
+}

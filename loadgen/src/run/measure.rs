@@ -1,0 +1,219 @@
+//! One measurement: starts the threads, watches them, and gathers what they saw.
+//!
+//! Must not write anything for people, and must not decide what follows from it.
+
+use std::cell::RefCell;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use std::{io, thread};
+
+use rustix::time::{ClockId, clock_gettime};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, MissedTickBehavior};
+
+use super::lane::{Lane, Shared};
+use super::pacer::{self, Paced};
+use super::plan::Plan;
+use super::record::Record;
+use super::replicas::{self, Seen};
+use crate::traces;
+
+/// How often the caller hears how far it is.
+const TICK: Duration = Duration::from_millis(250);
+/// Threads begin before the first request is due.
+const HEAD_START: Duration = Duration::from_millis(20);
+
+/// Why nothing could be measured.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The trace cannot be opened.
+    #[error(transparent)]
+    Trace(#[from] traces::Error),
+    /// No thread to be had.
+    #[error("cannot start a thread")]
+    Thread(#[source] io::Error),
+    /// An address with a path that is none.
+    #[error("a URL has a path that cannot be asked for")]
+    Path(#[source] http::Error),
+}
+
+/// How far a run is.
+#[derive(Debug, Clone, Copy)]
+pub struct Progress {
+    /// Seconds since its start.
+    pub elapsed_s: f64,
+    /// Requests due so far.
+    pub scheduled: u64,
+    /// Whole answers so far.
+    pub completed: u64,
+    /// Failures so far.
+    pub errors: u64,
+    /// Requests open now.
+    pub in_flight: u64,
+}
+
+/// What a run has shown.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Counts and times.
+    pub record: Record,
+    /// How long it lasted, in seconds.
+    pub elapsed_s: f64,
+    /// How long requests were due in it, warm-up left out, in seconds.
+    pub span_s: f64,
+    /// Requests that were due and never sent.
+    pub unsent: u64,
+    /// Whether somebody stopped it.
+    pub is_interrupted: bool,
+    /// Why the schedule ended before its end.
+    pub trace_error: Option<traces::Error>,
+    /// Processor time of this process, in seconds.
+    pub cpu_s: f64,
+    /// Replicas over time.
+    pub replicas: Seen,
+}
+
+/// Runs a plan to its end, or until `interrupt` turns true.
+///
+/// # Errors
+///
+/// When a trace cannot be opened or no thread started. What fails after the start is in the
+/// outcome.
+pub async fn measure(
+    plan: &Arc<Plan>,
+    mut interrupt: watch::Receiver<bool>,
+    mut progress: impl FnMut(Progress),
+) -> Result<Outcome, Error> {
+    let schedule = plan.schedule()?;
+    let cpu_before_s = cpu_s();
+    let shared =
+        Arc::new(Shared::new(Arc::clone(plan), Instant::now() + HEAD_START).map_err(Error::Path)?);
+    let (stop, stopped) = watch::channel(false);
+    let (alive, mut all_gone) = mpsc::channel::<()>(1);
+    let mut lanes = Vec::new();
+    let mut senders = Vec::new();
+    for _ in 0..plan.n_lanes.max(1) {
+        let (sender, jobs) = mpsc::channel(pacer::MOST_WAITING);
+        senders.push(sender);
+        let lane = Arc::new(Lane::new(Arc::clone(&shared)));
+        lanes.push(Arc::clone(&lane));
+        let (stopped, alive) = (stopped.clone(), alive.clone());
+        let connections = (plan.connections / plan.n_lanes.max(1)).max(1);
+        spawn("lane", move || {
+            if let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build()
+            {
+                runtime.block_on(lane.serve(jobs, stopped, connections));
+                // Requests that are open now end as unfinished; a name that is still being looked
+                // up is not waited for.
+                runtime.shutdown_timeout(Duration::from_millis(100));
+            }
+            drop(alive);
+        })?;
+    }
+    drop(alive);
+    let scheduled = Arc::new(Mutex::new(Record::new(plan.classes.len())));
+    let (paced, mut pacing) = oneshot::channel();
+    spawn("pacer", {
+        let (shared, scheduled) = (Arc::clone(&shared), Arc::clone(&scheduled));
+        move || {
+            let ended = pacer::pace(schedule, &shared, &senders, &scheduled, &stopped);
+            // The plan is its owner's again once the run is over: nothing is held beyond that.
+            drop((shared, scheduled, senders));
+            // Nobody listens any more only if the run was given up.
+            drop(paced.send(ended));
+        }
+    })?;
+
+    let seen = RefCell::new(Seen::default());
+    let mut schedule_end: Option<(Paced, f64)> = None;
+    let mut is_interrupted = false;
+    let watching = async {
+        match &plan.replicas {
+            Some(source) => {
+                let note = |t_s, count| seen.borrow_mut().note(t_s, count);
+                replicas::watch(source, || shared.now_s(), note).await;
+            }
+            None => std::future::pending().await,
+        }
+    };
+    tokio::pin!(watching);
+    let mut ticks = tokio::time::interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let grace = tokio::time::sleep(Duration::ZERO);
+    tokio::pin!(grace);
+    loop {
+        tokio::select! {
+            _ = all_gone.recv() => break,
+            () = &mut watching => {}
+            ended = &mut pacing, if schedule_end.is_none() => {
+                schedule_end = Some((ended.unwrap_or_default(), shared.now_s()));
+                grace.as_mut().reset(Instant::now() + plan.grace);
+            }
+            () = &mut grace, if schedule_end.is_some() && !*stop.borrow() => {
+                stop.send_replace(true);
+            }
+            Ok(_) = interrupt.wait_for(|stop| *stop), if !is_interrupted => {
+                is_interrupted = true;
+                stop.send_replace(true);
+            }
+            _ = ticks.tick() => progress(so_far(&shared, &lanes, &scheduled)),
+        }
+    }
+    progress(so_far(&shared, &lanes, &scheduled));
+    let elapsed_s = shared.now_s();
+    let (paced, schedule_end_s) = match schedule_end {
+        Some(ended) => ended,
+        None => (pacing.await.unwrap_or_default(), elapsed_s),
+    };
+    let mut record = std::mem::take(&mut *locked(&scheduled));
+    lanes.iter().for_each(|lane| record.merge(std::mem::take(&mut *locked(lane.record()))));
+    let span_s = match plan.span_s() {
+        Some(span_s) if !is_interrupted && paced.error.is_none() => span_s,
+        Some(_) => schedule_end_s,
+        None => paced.last_due_s,
+    };
+    Ok(Outcome {
+        record,
+        elapsed_s,
+        span_s: (span_s - plan.warmup_s).max(0.0),
+        unsent: paced.unsent,
+        is_interrupted,
+        trace_error: paced.error,
+        cpu_s: cpu_s() - cpu_before_s,
+        replicas: seen.take(),
+    })
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+    thread::Builder::new().name(name.to_owned()).spawn(work).map(drop).map_err(Error::Thread)
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn so_far(shared: &Shared, lanes: &[Arc<Lane>], scheduled: &Mutex<Record>) -> Progress {
+    let mut progress = Progress {
+        elapsed_s: shared.now_s(),
+        scheduled: locked(scheduled).classes.iter().map(|class| class.scheduled).sum(),
+        completed: 0,
+        errors: 0,
+        in_flight: 0,
+    };
+    for lane in lanes {
+        for class in &locked(lane.record()).classes {
+            let errors = class.n_errors();
+            progress.completed += class.completed;
+            progress.errors += errors;
+            progress.in_flight +=
+                class.sent.saturating_sub(class.completed + errors + class.unfinished);
+        }
+    }
+    progress
+}
+
+/// Processor time of this process so far.
+fn cpu_s() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}

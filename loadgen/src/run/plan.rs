@@ -1,0 +1,345 @@
+//! A run, settled: where to, what, when, and for how long. The same plan and seed make the same
+//! requests at the same times.
+//!
+//! Must not send anything.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use rand_distr::{Distribution as _, StandardUniform};
+use rand_pcg::Pcg64Mcg;
+use rand_pcg::rand_core::SeedableRng as _;
+
+use super::prompt::{Form, Prompts};
+use super::replicas::Source;
+use super::slo::Slo;
+use super::target::Target;
+use crate::duration;
+use crate::engine::Prefix;
+use crate::traces::{self, Arrivals, Curve, Format, Length, Lengths, Process};
+
+/// Where and when requests come from.
+#[derive(Debug, Clone)]
+pub enum Load {
+    /// A process at a rate.
+    Rate {
+        /// The rate over time.
+        curve: Curve,
+        /// How gaps vary.
+        process: Process,
+    },
+    /// A trace, with the lengths that are in it.
+    Trace {
+        /// The file.
+        path: PathBuf,
+        /// Its form.
+        format: Format,
+        /// How it is read.
+        options: traces::Options,
+    },
+}
+
+/// Which server gets a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Balance {
+    /// One after the other.
+    RoundRobin,
+    /// The one with the fewest open requests.
+    Least,
+}
+
+/// A kind of requests, with its share of them.
+#[derive(Debug, Clone)]
+pub struct Class {
+    /// Names it in the report.
+    pub name: String,
+    /// Its share, relative to the others'.
+    pub weight: f64,
+    /// What its requests look like.
+    pub form: Form,
+    /// How long they are, unless a trace says it.
+    pub lengths: Lengths,
+    /// What is promised to them.
+    pub slo: Slo,
+}
+
+/// Everything about a run.
+#[derive(Debug)]
+pub struct Plan {
+    /// The servers, at least one.
+    pub targets: Vec<Target>,
+    /// How requests are spread over them.
+    pub balance: Balance,
+    /// The kinds of requests, at least one.
+    pub classes: Vec<Class>,
+    /// When they come.
+    pub load: Load,
+    /// The end of the schedule, in seconds; `None`: that of the trace or curve.
+    pub duration_s: Option<f64>,
+    /// Requests due before this many seconds are sent, but not counted.
+    pub warmup_s: f64,
+    /// The longest that a request may take, from when it is sent.
+    pub timeout: Duration,
+    /// How long open requests may go on after the end of the schedule.
+    pub grace: Duration,
+    /// Settles everything that is drawn.
+    pub seed: u64,
+    /// Threads that send.
+    pub n_lanes: usize,
+    /// The most connections at once, all threads together.
+    pub connections: usize,
+    /// The value of the `Authorization` header.
+    pub authorization: Option<http::HeaderValue>,
+    /// Makes the bodies.
+    pub prompts: Prompts,
+    /// Whether an answer must name the model that was asked for.
+    pub checks_model: bool,
+    /// Where the number of replicas is seen.
+    pub replicas: Option<Source>,
+    /// GPUs of a replica.
+    pub gpus_per_replica: f64,
+}
+
+/// One request of the schedule.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Planned {
+    /// When it is due, in seconds since the start.
+    pub due_s: f64,
+    /// Its class, an index into the plan's.
+    pub class: usize,
+    /// Tokens of its prompt.
+    pub input_tokens: u32,
+    /// Tokens it asks for.
+    pub output_tokens: u32,
+    /// What its prompt shares with others.
+    pub prefix: Prefix,
+}
+
+/// The requests of a plan, in the order of time.
+pub type Schedule = Box<dyn Iterator<Item = Result<Planned, traces::Error>> + Send>;
+
+impl Plan {
+    /// The requests to send.
+    ///
+    /// # Errors
+    ///
+    /// When a trace cannot be opened.
+    pub fn schedule(&self) -> Result<Schedule, traces::Error> {
+        let until_s = self.duration_s.unwrap_or(f64::INFINITY);
+        let mut draw = Pcg64Mcg::seed_from_u64(self.seed ^ 0x636c_6173_7365_7321);
+        let classes = self.classes.clone();
+        let total: f64 = classes.iter().map(|class| class.weight).sum();
+        let mut class = move || {
+            let uniform: f64 = StandardUniform.sample(&mut draw);
+            let mut left = uniform * total;
+            let found = classes.iter().position(|class| {
+                left -= class.weight;
+                left < 0.0
+            });
+            found.unwrap_or(0)
+        };
+        let planned: Schedule = match &self.load {
+            Load::Rate { curve, process } => {
+                let lengths: Vec<Lengths> =
+                    self.classes.iter().map(|class| class.lengths.clone()).collect();
+                let mut draw = Pcg64Mcg::seed_from_u64(self.seed ^ 0x6c65_6e67_7468_7321);
+                Box::new(Arrivals::new(curve, *process, self.seed).map(move |due_s| {
+                    let class = class();
+                    let Length { input_tokens, output_tokens, cached_tokens } =
+                        lengths[class].draw(&mut draw);
+                    let prefix = match cached_tokens {
+                        0 => Prefix::Unknown,
+                        cached => Prefix::Cached(cached),
+                    };
+                    Ok(Planned { due_s, class, input_tokens, output_tokens, prefix })
+                }))
+            }
+            Load::Trace { path, format, options } => {
+                Box::new(traces::read(path, *format, options)?.map(move |arrival| {
+                    let arrival = arrival?;
+                    Ok(Planned {
+                        due_s: arrival.t_s,
+                        class: class(),
+                        input_tokens: arrival.input_tokens,
+                        output_tokens: arrival.output_tokens,
+                        prefix: arrival.prefix,
+                    })
+                }))
+            }
+        };
+        Ok(Box::new(planned.take_while(move |next| match next {
+            Ok(planned) => planned.due_s < until_s,
+            Err(_) => true,
+        })))
+    }
+
+    /// The end of the schedule in seconds, where it is known without reading a trace.
+    #[must_use]
+    pub fn span_s(&self) -> Option<f64> {
+        let curve_s = match &self.load {
+            Load::Rate { curve, .. } => curve.span_s(),
+            Load::Trace { .. } => None,
+        };
+        match (self.duration_s, curve_s) {
+            (Some(duration_s), Some(curve_s)) => Some(duration_s.min(curve_s)),
+            (duration_s, curve_s) => duration_s.or(curve_s),
+        }
+    }
+}
+
+/// A class as it is written: `NAME[,weight=W][,input=SIZE][,output=SIZE][,model=NAME]
+/// [,slo-ttft=D][,slo-tpot=D][,slo-e2e=D]`. What is left out is as for the whole run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ClassSpec {
+    pub(super) name: String,
+    pub(super) weight: f64,
+    pub(super) input: Option<traces::Size>,
+    pub(super) output: Option<traces::Size>,
+    pub(super) model: Option<String>,
+    pub(super) ttft_s: Option<f64>,
+    pub(super) tpot_s: Option<f64>,
+    pub(super) e2e_s: Option<f64>,
+}
+
+impl FromStr for ClassSpec {
+    type Err = ClassError;
+
+    fn from_str(text: &str) -> Result<ClassSpec, ClassError> {
+        let error = |part: &str, why: &str| ClassError {
+            text: text.to_owned(),
+            part: part.to_owned(),
+            why: why.to_owned(),
+        };
+        let mut parts = text.split(',').map(str::trim);
+        let name = parts.next().unwrap_or_default();
+        if name.is_empty() || name.contains('=') {
+            return Err(error(name, "expected the class's name first"));
+        }
+        let mut spec = ClassSpec {
+            name: name.to_owned(),
+            weight: 1.0,
+            input: None,
+            output: None,
+            model: None,
+            ttft_s: None,
+            tpot_s: None,
+            e2e_s: None,
+        };
+        for part in parts {
+            let (key, value) =
+                part.split_once('=').ok_or_else(|| error(part, "expected KEY=VALUE"))?;
+            let size =
+                || value.parse().map_err(|why: traces::SizeError| error(part, &why.to_string()));
+            let span_s = || match duration::parse_millis(value) {
+                Ok(millis) => Ok(millis as f64 / 1e3),
+                Err(why) => Err(error(part, &why.to_string())),
+            };
+            match key {
+                "weight" => {
+                    let weight = value.parse().ok().filter(|weight| (1e-6..=1e6).contains(weight));
+                    spec.weight = weight.ok_or_else(|| error(part, "expected a number above 0"))?;
+                }
+                "input" => spec.input = Some(size()?),
+                "output" => spec.output = Some(size()?),
+                "model" => spec.model = Some(value.to_owned()),
+                "slo-ttft" => spec.ttft_s = Some(span_s()?),
+                "slo-tpot" => spec.tpot_s = Some(span_s()?),
+                "slo-e2e" => spec.e2e_s = Some(span_s()?),
+                _ => {
+                    let known =
+                        "expected weight, input, output, model, slo-ttft, slo-tpot or slo-e2e";
+                    return Err(error(part, known));
+                }
+            }
+        }
+        Ok(spec)
+    }
+}
+
+/// The text is no class.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("class \"{text}\": \"{part}\": {why}")]
+pub struct ClassError {
+    text: String,
+    part: String,
+    why: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::prompt::Alphabet;
+    use super::super::target::Tls;
+    use super::*;
+
+    fn class(name: &str, weight: f64, lengths: Lengths) -> Class {
+        let form =
+            Form { model: "m".to_owned(), is_chat: true, is_streaming: true, forces_length: true };
+        let slo = Slo { ttft_s: 2.0, tpot_s: 0.2, e2e_s: None };
+        Class { name: name.to_owned(), weight, form, lengths, slo }
+    }
+
+    fn plan(seed: u64) -> Plan {
+        Plan {
+            targets: vec![Target::parse("http://localhost:1", &Tls::default()).unwrap()],
+            balance: Balance::RoundRobin,
+            classes: vec![
+                class("chat", 3.0, Lengths::fixed(100, 10)),
+                class("batch", 1.0, Lengths::fixed(2_000, 5)),
+            ],
+            load: Load::Rate { curve: Curve::constant(50.0), process: Process::Poisson },
+            duration_s: Some(200.0),
+            warmup_s: 0.0,
+            timeout: Duration::from_secs(1),
+            grace: Duration::from_secs(1),
+            seed,
+            n_lanes: 1,
+            connections: 1,
+            authorization: None,
+            prompts: Prompts::new(Alphabet::Words, seed),
+            checks_model: true,
+            replicas: None,
+            gpus_per_replica: 1.0,
+        }
+    }
+
+    #[test]
+    fn classes_come_in_their_shares_with_their_own_lengths() {
+        let planned: Vec<Planned> = plan(1).schedule().unwrap().collect::<Result<_, _>>().unwrap();
+        assert!((9_500..=10_500).contains(&planned.len()), "{}", planned.len());
+        assert!(planned.last().unwrap().due_s < 200.0);
+        let chats: Vec<&Planned> = planned.iter().filter(|planned| planned.class == 0).collect();
+        let share = chats.len() as f64 / planned.len() as f64;
+        assert!((share - 0.75).abs() < 0.02, "{share}");
+        assert!(chats.iter().all(|planned| planned.input_tokens == 100));
+    }
+
+    #[test]
+    fn a_seed_settles_the_schedule() {
+        let of = |seed| -> Vec<Planned> {
+            plan(seed).schedule().unwrap().collect::<Result<_, _>>().unwrap()
+        };
+        assert_eq!(of(1), of(1));
+        assert_ne!(of(1), of(2));
+    }
+
+    #[test]
+    fn classes_are_read_with_what_they_change() {
+        let spec: ClassSpec =
+            "chat,weight=3,input=500:0.8,model=a/b,slo-ttft=1500ms,slo-tpot=0.05".parse().unwrap();
+        assert_eq!((spec.name.as_str(), spec.model.as_deref()), ("chat", Some("a/b")));
+        assert_eq!((spec.weight, spec.ttft_s, spec.tpot_s), (3.0, Some(1.5), Some(0.05)));
+        assert_eq!(spec.input, Some("500:0.8".parse().unwrap()));
+        for (text, expected) in [
+            ("", "class \"\": \"\": expected the class's name first"),
+            ("weight=1", "expected the class's name first"),
+            ("a,weight=0", "\"weight=0\": expected a number above 0"),
+            ("a,x=1", "expected weight, input"),
+            ("a,input=x", "is no size"),
+            ("a,slo-ttft=x", "expected a duration"),
+        ] {
+            let error = text.parse::<ClassSpec>().unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

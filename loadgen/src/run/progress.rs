@@ -1,0 +1,75 @@
+//! How far a run is, on stderr: one line that moves on a terminal, a line every ten seconds
+//! elsewhere.
+//!
+//! Must not write to stdout: that is the report's.
+
+use std::io::{IsTerminal as _, Write as _};
+
+use super::measure::Progress;
+
+const BAR_COLUMNS: usize = 20;
+const PLAIN_PERIOD_S: f64 = 10.0;
+
+/// Where progress goes.
+#[derive(Debug)]
+pub struct Display {
+    is_quiet: bool,
+    is_terminal: bool,
+    next_s: f64,
+    /// What is in front of each line.
+    label: String,
+}
+
+impl Display {
+    /// Looks whether somebody watches.
+    #[must_use]
+    pub fn new(is_quiet: bool) -> Display {
+        let is_terminal = std::io::stderr().is_terminal();
+        Display { is_quiet, is_terminal, next_s: PLAIN_PERIOD_S, label: String::new() }
+    }
+
+    /// A new stretch of the run begins.
+    pub fn begin(&mut self, label: String) {
+        self.label = label;
+        self.next_s = PLAIN_PERIOD_S;
+    }
+
+    /// Shows how far it is, of `span_s` seconds if that is known.
+    pub fn show(&mut self, progress: Progress, span_s: Option<f64>) {
+        if self.is_quiet || (!self.is_terminal && progress.elapsed_s < self.next_s) {
+            return;
+        }
+        self.next_s = progress.elapsed_s + PLAIN_PERIOD_S;
+        let Progress { elapsed_s, scheduled, completed, errors, in_flight } = progress;
+        let share = span_s.map(|span_s| (elapsed_s / span_s.max(1e-9)).min(1.0));
+        let of = span_s.map_or_else(String::new, |span_s| format!("/{span_s:.0}"));
+        let label = &self.label;
+        let counts = format!(
+            "{label}{elapsed_s:.0}{of} s  due {scheduled}  whole {completed}  open {in_flight}  errors {errors}"
+        );
+        let line = match (self.is_terminal, share) {
+            (true, Some(share)) => format!("\r{} {counts}\x1b[K", bar(share)),
+            (true, None) => format!("\r{counts}\x1b[K"),
+            (false, _) => format!("{counts}\n"),
+        };
+        // Progress that nobody can read is no reason to end a run.
+        drop(std::io::stderr().lock().write_all(line.as_bytes()));
+    }
+
+    /// Leaves the line to what comes after.
+    pub fn end(&self) {
+        if !self.is_quiet && self.is_terminal {
+            drop(std::io::stderr().lock().write_all(b"\r\x1b[K"));
+        }
+    }
+}
+
+fn bar(share: f64) -> String {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a share of 0 to 1 of a few columns"
+    )]
+    let full = (share * BAR_COLUMNS as f64).round() as usize;
+    format!("[{}{}]", "#".repeat(full), "-".repeat(BAR_COLUMNS.saturating_sub(full)))
+}

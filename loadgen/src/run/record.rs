@@ -1,0 +1,325 @@
+//! What a run has measured so far: counts and histograms for each class of requests.
+//!
+//! Must not read a clock: its callers say when things happened, in seconds since the run's start.
+
+use std::collections::BTreeMap;
+
+use hdrhistogram::Histogram;
+
+use super::failure::{Failure, Fault};
+use super::slo::Slo;
+use super::timeline::Timeline;
+
+/// The longest time that is told from a longer one.
+const MOST_US: u64 = 24 * 3_600 * 1_000_000;
+
+/// Times, in microseconds with three digits.
+#[derive(Debug, Clone)]
+pub struct Times(Histogram<u32>);
+
+impl Default for Times {
+    fn default() -> Times {
+        let bounds = Histogram::new_with_bounds(1, MOST_US, 3);
+        Times(bounds.expect("1 µs to a day with 3 digits is a range that the histogram has"))
+    }
+}
+
+impl Times {
+    /// Adds one.
+    pub fn note(&mut self, seconds: f64) {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "the cast saturates at 0 and at what the histogram saturates too"
+        )]
+        self.0.saturating_record((seconds * 1e6).round() as u64);
+    }
+
+    /// Adds those of another part of the run.
+    pub fn merge(&mut self, other: &Times) {
+        self.0.add(&other.0).expect("both have the same bounds");
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// A quantile in seconds; `None` if there is none.
+    #[must_use]
+    pub fn quantile(&self, quantile: f64) -> Option<f64> {
+        (!self.is_empty())
+            .then(|| self.0.value_at_quantile(quantile).min(self.0.max()) as f64 / 1e6)
+    }
+
+    /// The mean in seconds.
+    #[must_use]
+    pub fn mean(&self) -> Option<f64> {
+        (!self.is_empty()).then(|| self.0.mean() / 1e6)
+    }
+
+    /// The largest in seconds.
+    #[must_use]
+    pub fn max(&self) -> Option<f64> {
+        (!self.is_empty()).then(|| self.0.max() as f64 / 1e6)
+    }
+}
+
+/// What is known of a request when it ends.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ended {
+    /// When it was due and ended, in seconds since the run's start.
+    pub(super) due_s: f64,
+    pub(super) at_s: f64,
+    /// When its first and its last piece of text came.
+    pub(super) first_s: Option<f64>,
+    pub(super) last_s: f64,
+    /// Pieces of text.
+    pub(super) events: u32,
+    /// What was asked for.
+    pub(super) asked_input: u32,
+    /// The server's counts, where it told.
+    pub(super) usage: Option<(u64, u64)>,
+}
+
+/// What a class of requests has seen.
+#[derive(Debug, Clone, Default)]
+pub struct Class {
+    /// Requests whose time came.
+    pub scheduled: u64,
+    /// Requests that a connection was sought for.
+    pub sent: u64,
+    /// Whole answers.
+    pub completed: u64,
+    /// Requests that were open when the run ended.
+    pub unfinished: u64,
+    /// Those of them that could still have met their SLO.
+    pub censored: u64,
+    /// Whole answers within the SLO.
+    pub good: u64,
+    /// Failures by their kind.
+    pub errors: BTreeMap<Failure, u64>,
+    /// From the intended start to the first text.
+    pub ttft: Times,
+    /// From the actual start to the first text.
+    pub ttft_from_send: Times,
+    /// Mean time of a token after the first.
+    pub tpot: Times,
+    /// Between two pieces of text.
+    pub itl: Times,
+    /// From the intended start to the end of a whole answer.
+    pub e2e: Times,
+    /// From the intended start to the actual one.
+    pub schedule_lag: Times,
+    /// Requests that ended without a first token, in whatever way.
+    pub tokenless: u64,
+    /// Prompt tokens asked for in completed requests that the server counted.
+    pub asked_prompt_tokens: u64,
+    /// What the server counted for these.
+    pub prompt_tokens: u64,
+    /// Tokens of completed answers.
+    pub output_tokens: u64,
+    /// Those of them in answers within the SLO.
+    pub good_output_tokens: u64,
+    /// Pieces of text in completed answers.
+    pub events: u64,
+    /// Completed answers whose tokens the server did not count: pieces of text stand for tokens.
+    pub uncounted: u64,
+    /// Request-seconds spent waiting for a first token beyond the SLO.
+    pub violation_s: f64,
+}
+
+impl Class {
+    /// Failures of all kinds.
+    #[must_use]
+    pub fn n_errors(&self) -> u64 {
+        self.errors.values().sum()
+    }
+
+    /// Adds what another part of the run saw.
+    pub fn merge(&mut self, other: &Class) {
+        self.scheduled += other.scheduled;
+        self.sent += other.sent;
+        self.completed += other.completed;
+        self.unfinished += other.unfinished;
+        self.censored += other.censored;
+        self.good += other.good;
+        for (failure, n) in &other.errors {
+            *self.errors.entry(*failure).or_default() += n;
+        }
+        self.ttft.merge(&other.ttft);
+        self.ttft_from_send.merge(&other.ttft_from_send);
+        self.tpot.merge(&other.tpot);
+        self.itl.merge(&other.itl);
+        self.e2e.merge(&other.e2e);
+        self.schedule_lag.merge(&other.schedule_lag);
+        self.tokenless += other.tokenless;
+        self.asked_prompt_tokens += other.asked_prompt_tokens;
+        self.prompt_tokens += other.prompt_tokens;
+        self.output_tokens += other.output_tokens;
+        self.good_output_tokens += other.good_output_tokens;
+        self.events += other.events;
+        self.uncounted += other.uncounted;
+        self.violation_s += other.violation_s;
+    }
+}
+
+/// What one part of a run, or the whole of it, has seen.
+#[derive(Debug, Clone, Default)]
+pub struct Record {
+    /// By class, in the plan's order.
+    pub classes: Vec<Class>,
+    /// All classes over time.
+    pub timeline: Timeline,
+    /// One example of each kind of failure.
+    pub examples: BTreeMap<Failure, String>,
+    /// When the first text of all came.
+    pub first_text_s: Option<f64>,
+    /// When the last answer ended.
+    pub last_end_s: f64,
+}
+
+impl Record {
+    pub(super) fn new(n_classes: usize) -> Record {
+        Record { classes: vec![Class::default(); n_classes], ..Record::default() }
+    }
+
+    /// A request's time has come.
+    pub(super) fn scheduled(&mut self, class: usize, due_s: f64) {
+        self.classes[class].scheduled += 1;
+        self.timeline.at(due_s).scheduled += 1;
+    }
+
+    /// A connection is sought for a request.
+    pub(super) fn sent(&mut self, class: usize, due_s: f64, at_s: f64) {
+        let class = &mut self.classes[class];
+        class.sent += 1;
+        class.schedule_lag.note(at_s - due_s);
+        self.timeline.at(at_s).sent += 1;
+    }
+
+    /// The first text of an answer came.
+    pub(super) fn first_text(&mut self, class: usize, slo: &Slo, times: (f64, f64, f64)) {
+        let (due_s, sent_s, at_s) = times;
+        let class = &mut self.classes[class];
+        let ttft_s = at_s - due_s;
+        class.ttft.note(ttft_s);
+        class.ttft_from_send.note(at_s - sent_s);
+        class.violation_s += (ttft_s - slo.ttft_s).max(0.0);
+        let bin = self.timeline.at(due_s);
+        bin.note_ttft(ttft_s);
+        bin.late += u64::from(ttft_s > slo.ttft_s);
+        self.timeline.at(at_s).events += 1;
+        self.first_text_s = Some(self.first_text_s.map_or(at_s, |first_s| first_s.min(at_s)));
+    }
+
+    /// More text of an answer came, so long after the piece before it.
+    pub(super) fn more_text(&mut self, class: usize, gap_s: f64, at_s: f64) {
+        self.classes[class].itl.note(gap_s);
+        self.timeline.at(at_s).events += 1;
+    }
+
+    /// A whole answer is there.
+    pub(super) fn completed(&mut self, class: usize, slo: &Slo, ended: &Ended) {
+        let record = &mut self.classes[class];
+        record.completed += 1;
+        let e2e_s = ended.at_s - ended.due_s;
+        record.e2e.note(e2e_s);
+        record.events += u64::from(ended.events);
+        let tokens = match ended.usage {
+            Some((prompt, output)) => {
+                record.asked_prompt_tokens += u64::from(ended.asked_input);
+                record.prompt_tokens += prompt;
+                output
+            }
+            None => {
+                record.uncounted += 1;
+                u64::from(ended.events)
+            }
+        };
+        record.output_tokens += tokens;
+        let tpot_s = match ended.first_s {
+            Some(first_s) if tokens > 1 => {
+                let tpot_s = (ended.last_s - first_s) / (tokens - 1) as f64;
+                record.tpot.note(tpot_s);
+                Some(tpot_s)
+            }
+            Some(_) | None => None,
+        };
+        let ttft_s = ended.first_s.map(|first_s| first_s - ended.due_s);
+        let is_good = slo.is_met(ttft_s, tpot_s, e2e_s);
+        if is_good {
+            record.good += 1;
+            record.good_output_tokens += tokens;
+            self.timeline.at(ended.due_s).good += 1;
+        }
+        self.timeline.at(ended.at_s).completed += 1;
+        self.ended(ended);
+    }
+
+    /// A request failed.
+    pub(super) fn failed(&mut self, class: usize, slo: &Slo, ended: &Ended, fault: Fault) {
+        *self.classes[class].errors.entry(fault.failure).or_default() += 1;
+        self.examples.entry(fault.failure).or_insert(fault.example);
+        self.timeline.at(ended.due_s).failed += 1;
+        self.without_token(class, slo, ended);
+        self.ended(ended);
+    }
+
+    /// The run ended before a request did.
+    pub(super) fn unfinished(&mut self, class: usize, slo: &Slo, ended: &Ended) {
+        let record = &mut self.classes[class];
+        record.unfinished += 1;
+        let waited_s = ended.first_s.unwrap_or(ended.at_s) - ended.due_s;
+        if waited_s <= slo.ttft_s && slo.e2e_s.is_none_or(|e2e_s| ended.at_s - ended.due_s <= e2e_s)
+        {
+            record.censored += 1;
+        }
+        self.without_token(class, slo, ended);
+        self.ended(ended);
+    }
+
+    fn without_token(&mut self, class: usize, slo: &Slo, ended: &Ended) {
+        if ended.first_s.is_none() {
+            let record = &mut self.classes[class];
+            record.tokenless += 1;
+            record.violation_s += (ended.at_s - ended.due_s - slo.ttft_s).max(0.0);
+        }
+    }
+
+    fn ended(&mut self, ended: &Ended) {
+        self.timeline.at(ended.at_s).ended += 1;
+        self.last_end_s = self.last_end_s.max(ended.at_s);
+    }
+
+    /// Adds what another part of the run saw.
+    pub(super) fn merge(&mut self, other: Record) {
+        for (own, other) in self.classes.iter_mut().zip(&other.classes) {
+            own.merge(other);
+        }
+        self.timeline.merge(other.timeline);
+        for (failure, example) in other.examples {
+            self.examples.entry(failure).or_insert(example);
+        }
+        self.first_text_s = match (self.first_text_s, other.first_text_s) {
+            (Some(own), Some(other)) => Some(own.min(other)),
+            (own, other) => own.or(other),
+        };
+        self.last_end_s = self.last_end_s.max(other.last_end_s);
+    }
+
+    /// All classes as one.
+    #[must_use]
+    pub fn total(&self) -> Class {
+        let mut total = Class::default();
+        self.classes.iter().for_each(|class| total.merge(class));
+        total
+    }
+}

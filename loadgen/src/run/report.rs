@@ -1,0 +1,438 @@
+//! What a run says in the end, as data; its forms for people and programs are below.
+//!
+//! Must not measure anything. What was not measured is `null`, never 0.
+
+mod csv;
+mod html;
+mod plot;
+mod table;
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::elasticity::{Elasticity, elasticity};
+use super::knee::Knee;
+use super::measure::Outcome;
+use super::plan::{Load, Plan};
+use super::record::{self, Times};
+use super::slo::{Requirement, Slo, Verdict, attainment};
+use super::timeline::Point;
+
+/// Points of the report's timeline, at most.
+const MOST_POINTS: f64 = 300.0;
+
+/// A distribution of times, in seconds; `null` where nothing was measured.
+#[derive(Debug, Clone, Serialize)]
+pub struct Summary {
+    /// How many.
+    pub count: u64,
+    /// The mean.
+    pub mean: Option<f64>,
+    /// The median.
+    pub p50: Option<f64>,
+    /// 90th percentile.
+    pub p90: Option<f64>,
+    /// 95th percentile.
+    pub p95: Option<f64>,
+    /// 99th percentile.
+    pub p99: Option<f64>,
+    /// 99.9th percentile.
+    pub p999: Option<f64>,
+    /// The largest.
+    pub max: Option<f64>,
+}
+
+impl Summary {
+    fn of(times: &Times) -> Summary {
+        Summary {
+            count: times.len(),
+            mean: times.mean(),
+            p50: times.quantile(0.5),
+            p90: times.quantile(0.9),
+            p95: times.quantile(0.95),
+            p99: times.quantile(0.99),
+            p999: times.quantile(0.999),
+            max: times.max(),
+        }
+    }
+}
+
+/// A kind of requests, or all of them.
+#[derive(Debug, Clone, Serialize)]
+pub struct ClassReport {
+    /// Its name; `all` for all.
+    pub class: String,
+    /// Requests that were due.
+    pub scheduled: u64,
+    /// Requests for which a connection was sought.
+    pub sent: u64,
+    /// Whole answers.
+    pub completed: u64,
+    /// Failures. `sent` = `completed` + `errors` + `unfinished`.
+    pub errors: u64,
+    /// Requests open when the run ended.
+    pub unfinished: u64,
+    /// Failures by their class.
+    pub errors_by_class: BTreeMap<String, u64>,
+    /// Requests due a second.
+    pub offered_rate: Option<f64>,
+    /// Whole answers a second.
+    pub achieved_rate: Option<f64>,
+    /// Answers within the SLO a second.
+    pub goodput: Option<f64>,
+    /// Answers within the SLO.
+    pub good: u64,
+    /// Their share of the requests that could be judged.
+    pub attainment: Option<f64>,
+    /// From the intended start to the first text.
+    pub ttft: Summary,
+    /// From the actual start to the first text.
+    pub ttft_from_send: Summary,
+    /// Mean time of a token after the first.
+    pub tpot: Summary,
+    /// Between two pieces of text.
+    pub itl: Summary,
+    /// From the intended start to the end of a whole answer.
+    pub e2e: Summary,
+    /// From the intended start to the actual one.
+    pub schedule_lag: Summary,
+    /// Requests that got no first token, and are in none of the times above.
+    pub without_first_token: u64,
+    /// Tokens of whole answers a second.
+    pub output_tokens_rate: Option<f64>,
+    /// Tokens of whole answers.
+    pub output_tokens: u64,
+    /// Prompt tokens that the server counted for each that was asked for.
+    pub prompt_tokens_ratio: Option<f64>,
+    /// Tokens for each piece of text.
+    pub tokens_per_event: Option<f64>,
+    /// Answers whose tokens the server did not count.
+    pub uncounted: u64,
+}
+
+impl ClassReport {
+    fn of(name: &str, class: &record::Class, span_s: f64, busy_s: f64) -> ClassReport {
+        let rate = |n: u64, over_s: f64| (over_s > 0.0).then(|| n as f64 / over_s);
+        let ratio = |a: u64, b: u64| (b > 0).then(|| a as f64 / b as f64);
+        let errors_by_class =
+            class.errors.iter().map(|(failure, n)| (failure.class().into_owned(), *n)).collect();
+        ClassReport {
+            class: name.to_owned(),
+            scheduled: class.scheduled,
+            sent: class.sent,
+            completed: class.completed,
+            errors: class.n_errors(),
+            unfinished: class.unfinished,
+            errors_by_class,
+            offered_rate: rate(class.scheduled, span_s),
+            achieved_rate: rate(class.completed, busy_s),
+            goodput: rate(class.good, busy_s),
+            good: class.good,
+            attainment: attainment(class),
+            ttft: Summary::of(&class.ttft),
+            ttft_from_send: Summary::of(&class.ttft_from_send),
+            tpot: Summary::of(&class.tpot),
+            itl: Summary::of(&class.itl),
+            e2e: Summary::of(&class.e2e),
+            schedule_lag: Summary::of(&class.schedule_lag),
+            without_first_token: class.tokenless,
+            output_tokens_rate: rate(class.output_tokens, busy_s),
+            output_tokens: class.output_tokens,
+            prompt_tokens_ratio: ratio(class.prompt_tokens, class.asked_prompt_tokens),
+            tokens_per_event: ratio(class.output_tokens, class.events),
+            uncounted: class.uncounted,
+        }
+    }
+}
+
+/// What the load generator knows of itself.
+#[derive(Debug, Clone, Serialize)]
+pub struct Client {
+    /// Threads that sent.
+    pub threads: usize,
+    /// The most connections that it would have opened.
+    pub connections: usize,
+    /// Processor time for each second of the run.
+    pub cpu_cores: f64,
+    /// Requests that were due and could not even wait for a connection.
+    pub unsent: u64,
+    /// Whether the times are the client's own rather than the server's.
+    pub is_bottleneck: bool,
+}
+
+/// A point of a cumulative distribution.
+#[derive(Debug, Clone, Serialize)]
+pub struct Quantile {
+    /// The share of requests, 0 to 1.
+    pub q: f64,
+    /// Their time at most, in seconds.
+    pub s: f64,
+}
+
+/// Everything that a run says.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// The program's version.
+    pub loadgen: &'static str,
+    /// The servers.
+    pub targets: Vec<String>,
+    /// What was asked.
+    pub load: String,
+    /// Settles the schedule.
+    pub seed: u64,
+    /// How long requests were due, warm-up left out, in seconds.
+    pub duration_s: f64,
+    /// How long the run lasted, in seconds.
+    pub elapsed_s: f64,
+    /// Whether somebody stopped it.
+    pub interrupted: bool,
+    /// All requests.
+    #[serde(flatten)]
+    pub total: ClassReport,
+    /// The promise to each class.
+    pub slo: BTreeMap<String, Slo>,
+    /// An example of each class of failures.
+    pub error_examples: BTreeMap<String, String>,
+    /// The classes, if there are several.
+    pub classes: Vec<ClassReport>,
+    /// How the service stood changes of its size.
+    pub elasticity: Elasticity,
+    /// The load generator itself.
+    pub client: Client,
+    /// What was required, and whether it holds.
+    pub requirements: Vec<Verdict>,
+    /// The highest rate within the SLO, if it was sought.
+    pub knee: Option<Knee>,
+    /// What makes the figures doubtful.
+    pub warnings: Vec<String>,
+    /// What the figures cannot say.
+    pub unknown: Vec<String>,
+    /// All requests over time.
+    pub timeline: Vec<Point>,
+    /// Replicas over time, as they were seen: seconds and count.
+    pub replicas: Vec<(f64, Option<u32>)>,
+    /// Cumulative distribution of the time to first token.
+    pub ttft_distribution: Vec<Quantile>,
+    /// Cumulative distribution of the time between pieces of text.
+    pub itl_distribution: Vec<Quantile>,
+    /// Cumulative distribution of the whole time.
+    pub e2e_distribution: Vec<Quantile>,
+}
+
+/// How a report is written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// For a person, 80 columns.
+    #[default]
+    Table,
+    /// Everything, as one JSON object.
+    Json,
+    /// A row for each class.
+    Csv,
+    /// One page with plots, needing nothing else.
+    Html,
+}
+
+impl Report {
+    /// Puts together what was measured.
+    #[must_use]
+    pub fn new(plan: &Plan, outcome: &Outcome, requirements: &[Requirement]) -> Report {
+        let record = &outcome.record;
+        let total = record.total();
+        // Answers that come after the last request was due count in the time they took.
+        let busy_s = outcome.span_s.max(record.last_end_s - plan.warmup_s);
+        let report = |name: &str, class| ClassReport::of(name, class, outcome.span_s, busy_s);
+        let classes = match plan.classes.as_slice() {
+            [_one] => Vec::new(),
+            several => several
+                .iter()
+                .zip(&record.classes)
+                .map(|(class, measured)| report(&class.name, measured))
+                .collect(),
+        };
+        let first_due_s =
+            record.timeline.bins().find(|(_, bin)| bin.scheduled > 0).map_or(0.0, |(t_s, _)| t_s);
+        let timeline = record.timeline.clone().coarser(outcome.elapsed_s / MOST_POINTS);
+        let client = Client {
+            threads: plan.n_lanes,
+            connections: plan.connections,
+            cpu_cores: outcome.cpu_s / outcome.elapsed_s.max(1e-3),
+            unsent: outcome.unsent,
+            is_bottleneck: is_bottleneck(outcome, &total),
+        };
+        let mut report = Report {
+            loadgen: env!("CARGO_PKG_VERSION"),
+            targets: plan.targets.iter().map(super::target::Target::url).collect(),
+            load: described(plan),
+            seed: plan.seed,
+            duration_s: outcome.span_s,
+            elapsed_s: outcome.elapsed_s,
+            interrupted: outcome.is_interrupted,
+            total: report("all", &total),
+            slo: plan.classes.iter().map(|class| (class.name.clone(), class.slo)).collect(),
+            error_examples: record
+                .examples
+                .iter()
+                .map(|(failure, example)| (failure.class().into_owned(), example.clone()))
+                .collect(),
+            classes,
+            elasticity: elasticity(outcome, &total, first_due_s, plan.gpus_per_replica),
+            client,
+            requirements: requirements.iter().map(|required| required.judge(&total)).collect(),
+            knee: None,
+            warnings: Vec::new(),
+            unknown: Vec::new(),
+            timeline: timeline.points(),
+            replicas: outcome.replicas.changes().to_vec(),
+            ttft_distribution: distribution(&total.ttft),
+            itl_distribution: distribution(&total.itl),
+            e2e_distribution: distribution(&total.e2e),
+        };
+        report.warnings = warnings(plan, outcome, &report);
+        report.unknown = unknown(plan, &report);
+        report
+    }
+
+    /// Whether all that was required holds.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        self.requirements.iter().all(|verdict| verdict.holds)
+    }
+
+    /// Writes it.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be written as JSON.
+    pub fn render(&self, format: Format) -> Result<String, serde_json::Error> {
+        Ok(match format {
+            Format::Table => table::render(self),
+            Format::Json => serde_json::to_string_pretty(self)? + "\n",
+            Format::Csv => csv::render(self),
+            Format::Html => html::render(self),
+        })
+    }
+}
+
+/// Whether requests left so late that what was measured is the client rather than the server: the
+/// 99th percentile of the lag above 1 ms and above a hundredth of the median time to first token.
+fn is_bottleneck(outcome: &Outcome, total: &record::Class) -> bool {
+    let lag_s = total.schedule_lag.quantile(0.99).unwrap_or(0.0);
+    let usual_s = total.ttft.quantile(0.5).or(total.e2e.quantile(0.5)).unwrap_or(0.0);
+    let is_full = total.errors.contains_key(&super::failure::Failure::ClientLimit);
+    outcome.unsent > 0 || is_full || lag_s > (usual_s / 100.0).max(1e-3)
+}
+
+fn warnings(plan: &Plan, outcome: &Outcome, report: &Report) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let total = &report.total;
+    if report.client.is_bottleneck {
+        let lag_ms = total.schedule_lag.p99.unwrap_or(0.0) * 1e3;
+        warnings.push(format!(
+            "the client was the bottleneck: requests left up to {lag_ms:.1} ms late (p99), {} not \
+             at all; use more --threads or --connections, another machine or a lower rate",
+            outcome.unsent
+        ));
+    }
+    if total.errors_by_class.contains_key("client_limit") {
+        warnings.push(
+            "this machine ran out of files or ports: raise `ulimit -n`, widen \
+             net.ipv4.ip_local_port_range, or lower --connections"
+                .to_owned(),
+        );
+    }
+    if let Some(error) = &outcome.trace_error {
+        warnings.push(format!("the schedule ended early: {error}"));
+    }
+    if outcome.is_interrupted {
+        warnings.push("stopped before its end: the figures are those of the part that ran".into());
+    }
+    if total.unfinished > 0 {
+        warnings.push(format!(
+            "{} requests were still open when the run ended, and are in no time above but the \
+             lag; a longer --grace waits for them",
+            total.unfinished
+        ));
+    }
+    let lost = total.without_first_token;
+    if lost * 100 > total.scheduled {
+        warnings.push(format!(
+            "{lost} requests never got a first token: the percentiles are those of the luckier ones"
+        ));
+    }
+    if total.ttft.count > 0 && total.ttft.count < 100 {
+        warnings
+            .push(format!("p99 of {} requests is little more than their worst", total.ttft.count));
+    }
+    if let Some(ratio) = total.prompt_tokens_ratio.filter(|ratio| !(0.8..=1.25).contains(ratio)) {
+        warnings.push(format!(
+            "the server counted {ratio:.2} prompt tokens for each that was asked for: its \
+             tokenizer or chat template is not ours; --token-ids is exact where it is understood"
+        ));
+    }
+    if plan.replicas.is_some() && report.elasticity.seen_share.unwrap_or(0.0) < 0.9 {
+        warnings
+            .push("the number of replicas was not seen for more than a tenth of the run".into());
+    }
+    warnings
+}
+
+fn unknown(plan: &Plan, report: &Report) -> Vec<String> {
+    let mut unknown = vec![
+        "Times are seen from this machine: the network and every proxy between are in them."
+            .to_owned(),
+        "Nothing is sent twice: users whose client retries see other error rates and waits."
+            .to_owned(),
+    ];
+    if plan.classes.iter().any(|class| !class.form.is_streaming) {
+        unknown.push(
+            "Plain answers show no first token: TTFT, TPOT and ITL are unknown, and only a promise \
+             on the whole time is judged."
+                .to_owned(),
+        );
+    } else {
+        unknown.push(
+            "ITL is between pieces of text; a piece may hold several tokens. TPOT counts tokens as \
+             the server does."
+                .to_owned(),
+        );
+    }
+    if report.total.uncounted > 0 {
+        unknown.push(format!(
+            "{} answers came without a count of tokens: their pieces of text were counted instead.",
+            report.total.uncounted
+        ));
+    }
+    if plan.replicas.is_none() {
+        unknown.push(
+            "Replicas were not watched (--replicas-url, --watch-health): what the good tokens cost \
+             in GPU time is unknown."
+                .to_owned(),
+        );
+    }
+    unknown
+}
+
+/// The load in words.
+fn described(plan: &Plan) -> String {
+    match &plan.load {
+        Load::Rate { curve, process } => {
+            let process = match process {
+                crate::traces::Process::Poisson => "poisson".to_owned(),
+                crate::traces::Process::Gamma { cv } => format!("gamma:{cv}"),
+                crate::traces::Process::Constant => "constant".to_owned(),
+            };
+            format!("{} requests/s, {process}", curve.as_str())
+        }
+        Load::Trace { path, options, .. } => format!("{} × {}", path.display(), options.scale),
+    }
+}
+
+fn distribution(times: &Times) -> Vec<Quantile> {
+    const SHARES: [f64; 23] = [
+        0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7,
+        0.75, 0.8, 0.85, 0.9, 0.95, 0.99, 0.999,
+    ];
+    SHARES.iter().filter_map(|q| Some(Quantile { q: *q, s: times.quantile(*q)? })).collect()
+}

@@ -1,0 +1,278 @@
+//! The report for a person at a terminal: at most 80 columns.
+
+use std::fmt;
+
+use super::{ClassReport, Report, Summary};
+use crate::run::elasticity::Elasticity;
+
+pub(super) fn render(report: &Report) -> String {
+    let mut text = String::new();
+    head(&mut text, report);
+    times(&mut text, &report.total);
+    for class in &report.classes {
+        push(&mut text, format_args!(""));
+        push(
+            &mut text,
+            format_args!(
+                "class {}: {} due, {} whole, {} errors, {} within SLO",
+                class.class,
+                class.scheduled,
+                class.completed,
+                class.errors,
+                percent(class.attainment)
+            ),
+        );
+        times(&mut text, class);
+    }
+    errors(&mut text, report);
+    elasticity(&mut text, &report.elasticity);
+    if let Some(knee) = &report.knee {
+        push(&mut text, format_args!(""));
+        push(&mut text, format_args!("{}", knee.verdict()));
+        push(
+            &mut text,
+            format_args!("  rate/s      achieved  within SLO   TTFT p99   TPOT p99  errors"),
+        );
+        for step in &knee.steps {
+            push(
+                &mut text,
+                format_args!(
+                    "{} {:<10} {:>9} {:>11} {:>10} {:>10} {:>7}",
+                    if step.holds { ' ' } else { '✗' },
+                    significant(step.rate),
+                    step.achieved_rate.map_or_else(none, significant),
+                    percent(step.attainment),
+                    seconds(step.ttft_p99),
+                    seconds(step.tpot_p99),
+                    step.errors
+                ),
+            );
+        }
+    }
+    for verdict in &report.requirements {
+        let measured = match verdict.measured {
+            None => "not measured".to_owned(),
+            Some(value) if is_share(&verdict.requirement) => {
+                format!("measured {}", percent(Some(value)))
+            }
+            Some(value) => format!("measured {}", seconds(Some(value))),
+        };
+        let word = if verdict.holds { "holds" } else { "FAILS" };
+        push(&mut text, format_args!("required {}: {word}, {measured}", verdict.requirement));
+    }
+    for warning in &report.warnings {
+        wrapped(&mut text, "WARNING: ", warning);
+    }
+    push(&mut text, format_args!(""));
+    for unknown in &report.unknown {
+        wrapped(&mut text, "  ", unknown);
+    }
+    text
+}
+
+fn head(text: &mut String, report: &Report) {
+    let total = &report.total;
+    let targets = match report.targets.as_slice() {
+        [first] => first.clone(),
+        [first, rest @ ..] => format!("{first} and {} more", rest.len()),
+        [] => String::new(),
+    };
+    wrapped(text, "", &format!("{targets}: {}, seed {}", report.load, report.seed));
+    push(
+        text,
+        format_args!(
+            "{:.1} s: {} due, {} sent, {} whole, {} errors, {} unfinished",
+            report.duration_s,
+            total.scheduled,
+            total.sent,
+            total.completed,
+            total.errors,
+            total.unfinished
+        ),
+    );
+    push(
+        text,
+        format_args!(
+            "offered {}/s, achieved {}/s, within SLO {}/s ({}); {} tokens/s",
+            total.offered_rate.map_or_else(none, significant),
+            total.achieved_rate.map_or_else(none, significant),
+            total.goodput.map_or_else(none, significant),
+            percent(total.attainment),
+            total.output_tokens_rate.map_or_else(none, significant),
+        ),
+    );
+    for (name, slo) in &report.slo {
+        let e2e =
+            slo.e2e_s.map_or_else(String::new, |e2e_s| format!(", all {}", seconds(Some(e2e_s))));
+        let whose = if report.slo.len() > 1 { format!(" of {name}") } else { String::new() };
+        push(
+            text,
+            format_args!(
+                "SLO{whose}: first token {}, each further {}{e2e}",
+                seconds(Some(slo.ttft_s)),
+                seconds(Some(slo.tpot_s))
+            ),
+        );
+    }
+    push(text, format_args!(""));
+}
+
+fn times(text: &mut String, class: &ClassReport) {
+    push(
+        text,
+        format_args!("{:<22}{:>9}{:>10}{:>10}{:>10}{:>10}", "", "mean", "p50", "p90", "p99", "max"),
+    );
+    for (name, summary) in [
+        ("time to first token", &class.ttft),
+        ("  from the send", &class.ttft_from_send),
+        ("time per token", &class.tpot),
+        ("between pieces", &class.itl),
+        ("whole answer", &class.e2e),
+        ("schedule lag", &class.schedule_lag),
+    ] {
+        let Summary { mean, p50, p90, p99, max, .. } = summary;
+        push(
+            text,
+            format_args!(
+                "{name:<22}{:>9}{:>10}{:>10}{:>10}{:>10}",
+                seconds(*mean),
+                seconds(*p50),
+                seconds(*p90),
+                seconds(*p99),
+                seconds(*max)
+            ),
+        );
+    }
+}
+
+fn errors(text: &mut String, report: &Report) {
+    if report.total.errors_by_class.is_empty() {
+        return;
+    }
+    push(text, format_args!(""));
+    for (class, n) in &report.total.errors_by_class {
+        let example = report.error_examples.get(class).map_or("", String::as_str);
+        wrapped(text, &format!("  {n:>8} {class:<13} "), example);
+    }
+}
+
+fn elasticity(text: &mut String, elasticity: &Elasticity) {
+    push(text, format_args!(""));
+    push(
+        text,
+        format_args!(
+            "first token of all after {}{}; longest silence {}",
+            seconds(elasticity.time_to_first_token_s),
+            if elasticity.from_zero == Some(true) { ", from zero replicas" } else { "" },
+            seconds(Some(elasticity.longest_silence_s))
+        ),
+    );
+    push(
+        text,
+        format_args!(
+            "lost {}, held {}; {} request-seconds beyond the SLO, in {} of the time",
+            elasticity.lost,
+            elasticity.held,
+            significant(elasticity.slo_violation_area_s),
+            percent(elasticity.slo_violation_time_share)
+        ),
+    );
+    const SHOWN: usize = 20;
+    for event in elasticity.scale_events.iter().take(SHOWN) {
+        push(
+            text,
+            format_args!(
+                "  at {:>7.1} s: {} → {} replicas, {} lost, {} held, worst TTFT {}",
+                event.at_s,
+                event.from,
+                event.to,
+                event.lost,
+                event.held,
+                seconds(event.worst_ttft_s)
+            ),
+        );
+    }
+    if elasticity.scale_events.len() > SHOWN {
+        let more = elasticity.scale_events.len() - SHOWN;
+        push(text, format_args!("  and {more} more changes, see --format json"));
+    }
+    if let (Some(replica_s), cost) =
+        (elasticity.replica_seconds, elasticity.gpu_seconds_per_good_token)
+    {
+        push(
+            text,
+            format_args!(
+                "{} replica-seconds, {} GPU-seconds a good token",
+                significant(replica_s),
+                cost.map_or_else(none, significant)
+            ),
+        );
+    }
+}
+
+fn push(text: &mut String, arguments: fmt::Arguments<'_>) {
+    text.push_str(&arguments.to_string());
+    text.push('\n');
+}
+
+/// Words in lines of at most 80 columns, the further ones indented as far as the first word.
+fn wrapped(text: &mut String, before: &str, words: &str) {
+    const COLUMNS: usize = 80;
+    let indent = before.chars().count();
+    let mut line = before.to_owned();
+    let mut columns = indent;
+    for word in words.split_whitespace() {
+        let length = word.chars().count();
+        if columns > indent && columns + 1 + length > COLUMNS {
+            text.push_str(line.trim_end());
+            text.push('\n');
+            line = " ".repeat(indent);
+            columns = indent;
+        }
+        if columns > indent {
+            line.push(' ');
+            columns += 1;
+        }
+        line.push_str(word);
+        columns += length;
+    }
+    text.push_str(line.trim_end());
+    text.push('\n');
+}
+
+fn is_share(requirement: &str) -> bool {
+    !requirement.contains('<') || requirement.starts_with("errors")
+}
+
+fn none() -> String {
+    "–".to_owned()
+}
+
+/// Seconds as people read them.
+pub(super) fn seconds(seconds: Option<f64>) -> String {
+    match seconds {
+        None => none(),
+        Some(seconds) if seconds < 0.000_995 => format!("{:.0} µs", seconds * 1e6),
+        Some(seconds) if seconds < 0.009_95 => format!("{:.2} ms", seconds * 1e3),
+        Some(seconds) if seconds < 0.995 => format!("{:.0} ms", seconds * 1e3),
+        Some(seconds) if seconds < 99.5 => format!("{seconds:.2} s"),
+        Some(seconds) => format!("{seconds:.0} s"),
+    }
+}
+
+pub(super) fn percent(share: Option<f64>) -> String {
+    share.map_or_else(none, |share| format!("{:.2} %", share * 100.0))
+}
+
+/// Three digits, or all of a whole number's.
+pub(super) fn significant(number: f64) -> String {
+    let decimals = match number.abs() {
+        size if size >= 100.0 => 0,
+        size if size >= 10.0 => 1,
+        size if size >= 1.0 => 2,
+        size if size >= 0.001 => 4,
+        size if size > 0.0 => 7,
+        _ => 0,
+    };
+    format!("{number:.decimals$}")
+}

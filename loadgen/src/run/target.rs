@@ -1,0 +1,271 @@
+//! Where requests go: a server's address, and connections to it with or without TLS.
+//!
+//! Must not know what is asked there.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use super::failure::{Failure, Fault};
+
+/// A server that takes no connection in this time is down for its users too.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+/// What one connection may hold of an answer that is not read yet: streams come in small pieces,
+/// and ten thousand of them are open at once.
+const READ_BUFFER_BYTES: usize = 16 << 10;
+/// The longest answer to a question about replicas or health.
+const MOST_ANSWER_BYTES: usize = 1 << 20;
+
+/// Why an address or its certificates cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The text is no address of a server.
+    #[error("URL \"{url}\": expected http://HOST[:PORT] or https://HOST[:PORT], without /v1")]
+    Url {
+        /// As given.
+        url: String,
+    },
+    /// A file with certificates cannot be used.
+    #[error("cannot use the certificates in {}", path.display())]
+    Certificates {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: rustls::pki_types::pem::Error,
+    },
+    /// TLS is asked for, and there is no certificate to trust.
+    #[error("no certificate to trust on this machine: name a file with --tls-ca")]
+    NoRoots,
+    /// The TLS library refuses its own set-up.
+    #[error("TLS cannot be set up")]
+    Tls(#[from] rustls::Error),
+}
+
+/// The connection to one server, idle or in use.
+pub(super) type Sender = http1::SendRequest<Full<Bytes>>;
+
+/// One server.
+#[derive(Clone)]
+pub struct Target {
+    host: String,
+    port: u16,
+    /// What is in front of every path.
+    prefix: String,
+    authority: http::HeaderValue,
+    tls: Option<(TlsConnector, ServerName<'static>)>,
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.url())
+    }
+}
+
+impl Target {
+    /// Reads an address. `tls` gives the certificates to trust, and is asked only for https.
+    ///
+    /// # Errors
+    ///
+    /// When the text is no address, or TLS cannot be had.
+    pub fn parse(url: &str, tls: &Tls) -> Result<Target, Error> {
+        let error = || Error::Url { url: url.to_owned() };
+        let uri: http::Uri = url.parse().map_err(|_no_uri| error())?;
+        let is_tls = match uri.scheme_str() {
+            Some("http") => false,
+            Some("https") => true,
+            Some(_) | None => return Err(error()),
+        };
+        let authority = uri.authority().ok_or_else(error)?;
+        if uri.query().is_some() || authority.as_str().contains('@') {
+            return Err(error());
+        }
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+        let tls = if is_tls {
+            let name = ServerName::try_from(host.clone()).map_err(|_no_name| error())?;
+            Some((tls.connector()?, name))
+        } else {
+            None
+        };
+        let path = uri.path().trim_end_matches('/');
+        Ok(Target {
+            port: authority.port_u16().unwrap_or(if is_tls { 443 } else { 80 }),
+            host,
+            prefix: path.strip_suffix("/v1").unwrap_or(path).to_owned(),
+            authority: http::HeaderValue::from_str(authority.as_str())
+                .map_err(|_no_header| error())?,
+            tls,
+        })
+    }
+
+    /// The address as a person would write it.
+    #[must_use]
+    pub fn url(&self) -> String {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        let authority = self.authority.to_str().unwrap_or_default();
+        format!("{scheme}://{authority}{}", self.prefix)
+    }
+
+    /// The value of the `Host` header.
+    pub(super) fn authority(&self) -> http::HeaderValue {
+        self.authority.clone()
+    }
+
+    /// A path on this server.
+    pub(super) fn path(&self, path: &str) -> String {
+        format!("{}{path}", self.prefix)
+    }
+
+    /// Opens a connection; a task of its own moves its bytes until either side closes it.
+    pub(super) async fn connect(&self) -> Result<Sender, Fault> {
+        let opening = async {
+            let stream = TcpStream::connect((self.host.as_str(), self.port))
+                .await
+                .map_err(|error| connect_failure(&error).because(&error))?;
+            stream.set_nodelay(true).map_err(|error| Failure::Connect.because(&error))?;
+            match &self.tls {
+                None => handshake(stream).await,
+                Some((connector, name)) => {
+                    let stream = connector
+                        .connect(name.clone(), stream)
+                        .await
+                        .map_err(|error| Failure::Tls.because(&error))?;
+                    handshake(stream).await
+                }
+            }
+        };
+        tokio::time::timeout(CONNECT_LIMIT, opening)
+            .await
+            .unwrap_or_else(|_late| Err(Failure::Connect.because("no connection within 10 s")))
+    }
+
+    /// Asks for a page on a connection of its own; its status and body.
+    pub(super) async fn get(&self, path: &str) -> Result<(u16, Bytes), Fault> {
+        let mut sender = self.connect().await?;
+        let request = http::Request::get(path)
+            .header(http::header::HOST, self.authority())
+            .body(Full::new(Bytes::new()))
+            .map_err(|error| Failure::Malformed.because(error))?;
+        let response =
+            sender.send_request(request).await.map_err(|error| Failure::Closed.because(error))?;
+        let status = response.status().as_u16();
+        let body = Limited::new(response.into_body(), MOST_ANSWER_BYTES);
+        let body = body.collect().await.map_err(|error| Failure::CutShort.because(error))?;
+        Ok((status, body.to_bytes()))
+    }
+}
+
+async fn handshake<S>(stream: S) -> Result<Sender, Fault>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let (sender, connection) = http1::Builder::new()
+        .max_buf_size(READ_BUFFER_BYTES)
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(|error| Failure::Connect.because(error))?;
+    tokio::spawn(async move {
+        // How it ended is told by the request that was on it.
+        drop(connection.await);
+    });
+    Ok(sender)
+}
+
+/// Whether the server or this machine refused.
+fn connect_failure(error: &io::Error) -> Failure {
+    /// Too many open files, in this process and on this machine (POSIX, Linux).
+    const EMFILE: i32 = 24;
+    const ENFILE: i32 = 23;
+    match (error.kind(), error.raw_os_error()) {
+        (io::ErrorKind::AddrNotAvailable, _) | (_, Some(EMFILE | ENFILE)) => Failure::ClientLimit,
+        (_, _) => Failure::Connect,
+    }
+}
+
+/// The certificates to trust.
+#[derive(Debug, Clone, Default)]
+pub struct Tls {
+    authorities: Option<PathBuf>,
+}
+
+impl Tls {
+    /// Trusts the authorities in a PEM file, or those of this machine.
+    #[must_use]
+    pub fn new(authorities: Option<PathBuf>) -> Tls {
+        Tls { authorities }
+    }
+
+    fn connector(&self) -> Result<TlsConnector, Error> {
+        let mut roots = RootCertStore::empty();
+        match &self.authorities {
+            Some(path) => {
+                for certificate in certificates(path)? {
+                    roots.add(certificate)?;
+                }
+            }
+            None => {
+                roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            }
+        }
+        if roots.is_empty() {
+            return Err(Error::NoRoots);
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Ok(TlsConnector::from(Arc::new(config)))
+    }
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let error = |source| Error::Certificates { path: path.to_owned(), source };
+    CertificateDer::pem_file_iter(path).map_err(error)?.collect::<Result<_, _>>().map_err(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_as_people_write_them() {
+        for (url, shown, path) in [
+            ("http://localhost:8000", "http://localhost:8000", "/v1/models"),
+            ("http://localhost:8000/", "http://localhost:8000", "/v1/models"),
+            ("http://localhost:8000/v1", "http://localhost:8000", "/v1/models"),
+            ("http://gateway/models/a/v1/", "http://gateway/models/a", "/models/a/v1/models"),
+            ("http://[::1]:80", "http://[::1]:80", "/v1/models"),
+        ] {
+            let target = Target::parse(url, &Tls::default()).unwrap();
+            assert_eq!((target.url().as_str(), target.path("/v1/models").as_str()), (shown, path));
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused() {
+        for url in ["", "localhost:8000", "ftp://x", "http://", "http://u:p@x", "http://x?a=b"] {
+            let error = Target::parse(url, &Tls::default()).unwrap_err().to_string();
+            assert!(error.contains(&format!("\"{url}\"")), "{url}: {error}");
+        }
+    }
+
+    #[test]
+    fn certificates_that_are_none_are_refused_by_name() {
+        let tls = Tls::new(Some("no/such/ca.pem".into()));
+        let error = Target::parse("https://x", &tls).unwrap_err().to_string();
+        assert!(error.contains("no/such/ca.pem"), "{error}");
+    }
+}

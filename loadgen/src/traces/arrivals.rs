@@ -1,0 +1,262 @@
+//! Generated arrivals: a process of gaps, and a rate that may change in time.
+//!
+//! Gaps are drawn for a rate of one and stretched by the rate in force, never rescaled to a wanted
+//! count: the counts vary as the process has it.
+
+use std::str::FromStr;
+
+use rand_distr::{Distribution as _, Exp1, Gamma};
+use rand_pcg::Pcg64Mcg;
+use rand_pcg::rand_core::SeedableRng as _;
+
+use super::{Arrival, Lengths};
+use crate::duration;
+
+/// Far beyond what one machine sends; what is above it is a slip.
+const MOST_PER_S: f64 = 1e6;
+
+/// How the gaps between requests vary.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Process {
+    /// Exponential gaps: requests that know nothing of each other.
+    Poisson,
+    /// Gamma gaps with this standard deviation, as a share of the mean: above 1 burstier than
+    /// Poisson, below 1 smoother.
+    Gamma {
+        /// 0.05 to 20.
+        cv: f64,
+    },
+    /// Equal gaps, the first request at once.
+    Constant,
+}
+
+impl FromStr for Process {
+    type Err = ProcessError;
+
+    fn from_str(text: &str) -> Result<Process, ProcessError> {
+        let error = || ProcessError { text: text.to_owned() };
+        match text.split_once(':') {
+            None if text == "poisson" => Ok(Process::Poisson),
+            None if text == "constant" => Ok(Process::Constant),
+            Some(("gamma", cv)) => {
+                let cv: f64 = cv.parse().map_err(|_not_a_number| error())?;
+                if (0.05..=20.0).contains(&cv) { Ok(Process::Gamma { cv }) } else { Err(error()) }
+            }
+            None | Some(_) => Err(error()),
+        }
+    }
+}
+
+/// The text is no arrival process.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "\"{text}\" is no arrival process: expected poisson, constant or gamma:CV with a CV of 0.05 \
+     to 20"
+)]
+pub struct ProcessError {
+    text: String,
+}
+
+/// A stretch of time in which the rate is constant or goes straight from one value to another.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Piece {
+    from_per_s: f64,
+    to_per_s: f64,
+    /// Infinite for the last one, if no end was given.
+    span_s: f64,
+}
+
+/// The rate over time: `5` for ever, `2@330s,4@6m` in steps, `1-50@10m` as a ramp, or a row of
+/// these; each piece but the last needs its duration.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Curve {
+    text: String,
+    pieces: Vec<Piece>,
+}
+
+impl Curve {
+    /// The same rate for ever, in requests a second.
+    #[must_use]
+    pub fn constant(rate_per_s: f64) -> Curve {
+        let piece = Piece { from_per_s: rate_per_s, to_per_s: rate_per_s, span_s: f64::INFINITY };
+        Curve { text: rate_per_s.to_string(), pieces: vec![piece] }
+    }
+
+    /// How long it is, in seconds; `None` if it never ends.
+    #[must_use]
+    pub fn span_s(&self) -> Option<f64> {
+        let span_s: f64 = self.pieces.iter().map(|piece| piece.span_s).sum();
+        span_s.is_finite().then_some(span_s)
+    }
+
+    /// The highest rate in it, in requests a second.
+    #[must_use]
+    pub fn peak_per_s(&self) -> f64 {
+        self.pieces.iter().map(|piece| piece.from_per_s.max(piece.to_per_s)).fold(0.0, f64::max)
+    }
+
+    /// As it was written.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+}
+
+impl FromStr for Curve {
+    type Err = CurveError;
+
+    fn from_str(text: &str) -> Result<Curve, CurveError> {
+        let parts: Vec<&str> = text.split(',').map(str::trim).collect();
+        let n_parts = parts.len();
+        let mut pieces = Vec::new();
+        for (index, part) in parts.into_iter().enumerate() {
+            let error = |why| CurveError { part: part.to_owned(), why };
+            let (rates, span) = match part.split_once('@') {
+                Some((rates, span)) => (rates, Some(span)),
+                None => (part, None),
+            };
+            let span_s = match span.map(duration::parse_millis) {
+                Some(Ok(millis)) if millis > 0 => millis as f64 / 1e3,
+                Some(_) => return Err(error("expected a duration such as 90s or 5m after the @")),
+                None if index + 1 == n_parts => f64::INFINITY,
+                None => return Err(error("expected its duration after an @: others follow it")),
+            };
+            let (from, to) = rates.split_once('-').unwrap_or((rates, rates));
+            let rate = |text: &str| {
+                let rate: Option<f64> = text.trim().parse().ok();
+                rate.filter(|rate| (0.0..=MOST_PER_S).contains(rate)).ok_or_else(|| {
+                    error("expected requests a second, 0 to 1000000, or two of them with a -")
+                })
+            };
+            let (from_per_s, to_per_s) = (rate(from)?, rate(to)?);
+            if span_s.is_infinite() && from != to {
+                return Err(error("expected the ramp's duration after an @"));
+            }
+            pieces.push(Piece { from_per_s, to_per_s, span_s });
+        }
+        let curve = Curve { text: text.to_owned(), pieces };
+        if curve.peak_per_s() > 0.0 {
+            Ok(curve)
+        } else {
+            Err(CurveError { part: text.to_owned(), why: "expected a rate above 0 somewhere" })
+        }
+    }
+}
+
+/// The text is no rate.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("rate \"{part}\": {why}")]
+pub struct CurveError {
+    part: String,
+    why: &'static str,
+}
+
+enum Gaps {
+    Poisson,
+    Gamma(Gamma<f64>),
+    Constant,
+}
+
+/// Times of arrival in seconds, ascending; ends with its curve.
+pub struct Arrivals {
+    rng: Pcg64Mcg,
+    gaps: Gaps,
+    pieces: std::vec::IntoIter<Piece>,
+    piece: Piece,
+    piece_began_s: f64,
+    /// Arrivals expected between the piece's beginning and the last one.
+    passed: f64,
+    last_s: f64,
+    is_first: bool,
+}
+
+impl std::fmt::Debug for Arrivals {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Arrivals").field("piece", &self.piece).finish_non_exhaustive()
+    }
+}
+
+impl Arrivals {
+    /// The arrivals of a process at these rates.
+    #[must_use]
+    pub fn new(curve: &Curve, process: Process, seed: u64) -> Arrivals {
+        let gaps = match process {
+            Process::Poisson => Gaps::Poisson,
+            // Shape 1/cv² and scale cv² have the mean 1. A cv out of range falls back to Poisson,
+            // which is what a cv of 1 is.
+            Process::Gamma { cv } => {
+                Gamma::new((cv * cv).recip(), cv * cv).map_or(Gaps::Poisson, Gaps::Gamma)
+            }
+            Process::Constant => Gaps::Constant,
+        };
+        Arrivals {
+            rng: Pcg64Mcg::seed_from_u64(seed),
+            gaps,
+            pieces: curve.pieces.clone().into_iter(),
+            piece: Piece { from_per_s: 0.0, to_per_s: 0.0, span_s: 0.0 },
+            piece_began_s: 0.0,
+            passed: 0.0,
+            last_s: 0.0,
+            is_first: true,
+        }
+    }
+
+    /// A gap in units of the mean gap.
+    fn gap(&mut self) -> f64 {
+        let is_first = std::mem::take(&mut self.is_first);
+        match &self.gaps {
+            Gaps::Poisson => Exp1.sample(&mut self.rng),
+            Gaps::Gamma(gamma) => gamma.sample(&mut self.rng),
+            Gaps::Constant if is_first => 0.0,
+            Gaps::Constant => 1.0,
+        }
+    }
+}
+
+impl Iterator for Arrivals {
+    type Item = f64;
+
+    fn next(&mut self) -> Option<f64> {
+        // Counted from the piece's beginning rather than from the last one: sums of equal gaps stay
+        // exact.
+        self.passed += self.gap();
+        loop {
+            let Piece { from_per_s, to_per_s, span_s } = self.piece;
+            let expected = match f64::midpoint(from_per_s, to_per_s) {
+                mean if mean > 0.0 => mean * span_s,
+                _ => 0.0,
+            };
+            if self.passed < expected {
+                let slope = (to_per_s - from_per_s) / span_s;
+                // The root of from·t + slope·t²/2 = passed, in the form that stands a slope of 0.
+                let root = (from_per_s * from_per_s + 2.0 * slope * self.passed).max(0.0).sqrt();
+                let into_s = match from_per_s + root {
+                    sum if sum > 0.0 => 2.0 * self.passed / sum,
+                    _ => 0.0,
+                };
+                // Rounding must not turn two that are a hair apart round.
+                self.last_s = self.last_s.max(self.piece_began_s + into_s.min(span_s));
+                return Some(self.last_s);
+            }
+            if !span_s.is_finite() {
+                return None;
+            }
+            self.passed -= expected;
+            self.piece_began_s += span_s;
+            self.piece = self.pieces.next()?;
+        }
+    }
+}
+
+/// Requests of a process at these rates, with their lengths.
+pub fn generate(
+    curve: &Curve,
+    process: Process,
+    lengths: &Lengths,
+    seed: u64,
+) -> impl Iterator<Item = Arrival> + Send + use<> {
+    let lengths = lengths.clone();
+    // A stream of its own: other lengths change no arrival.
+    let mut rng = Pcg64Mcg::seed_from_u64(seed ^ 0x6c65_6e67_7468_7321);
+    Arrivals::new(curve, process, seed).map(move |t_s| Arrival::new(t_s, lengths.draw(&mut rng)))
+}

@@ -1,0 +1,73 @@
+//! Mooncake's traces: a JSON object a line.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+use super::lines::Lines;
+use super::{Arrival, Error, MOONCAKE_SEGMENT_TOKENS};
+use crate::engine::Prefix;
+
+/// The rows of a file.
+pub(super) struct Mooncake {
+    lines: Lines,
+    last_ms: f64,
+    n_rows: u64,
+}
+
+#[derive(Deserialize)]
+struct Row {
+    timestamp: f64,
+    input_length: u32,
+    output_length: u32,
+    #[serde(default)]
+    hash_ids: Vec<u64>,
+}
+
+impl Mooncake {
+    pub(super) fn open(path: &Path) -> Result<Mooncake, Error> {
+        Ok(Mooncake { lines: Lines::open(path)?, last_ms: 0.0, n_rows: 0 })
+    }
+
+    fn read(&mut self) -> Result<Option<Arrival>, Error> {
+        let lines = &mut self.lines;
+        if !lines.advance()? {
+            if self.n_rows == 0 {
+                return Err(lines.empty("one JSON object a line"));
+            }
+            return Ok(None);
+        }
+        self.n_rows += 1;
+        let row: Row = serde_json::from_str(lines.text()).map_err(|_not_a_row| {
+            let expected = "a JSON object with `timestamp` in ms, `input_length`, `output_length` \
+                            and a list `hash_ids`";
+            lines.fault("line", lines.text(), expected)
+        })?;
+        if !(self.last_ms..f64::INFINITY).contains(&row.timestamp) {
+            let expected = "milliseconds, not before the line above; sort the file by time";
+            return Err(lines.fault("timestamp", &row.timestamp.to_string(), expected));
+        }
+        self.last_ms = row.timestamp;
+        let prefix = if row.hash_ids.is_empty() {
+            Prefix::Unknown
+        } else {
+            let hashes: Arc<[u64]> = row.hash_ids.into();
+            Prefix::Segments { tokens: MOONCAKE_SEGMENT_TOKENS, hashes }
+        };
+        Ok(Some(Arrival {
+            t_s: row.timestamp / 1e3,
+            input_tokens: row.input_length.max(1),
+            output_tokens: row.output_length.max(1),
+            prefix,
+        }))
+    }
+}
+
+impl Iterator for Mooncake {
+    type Item = Result<Arrival, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.read().transpose()
+    }
+}

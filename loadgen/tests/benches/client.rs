@@ -1,0 +1,193 @@
+//! How near the load generator comes to a bare client of the same HTTP stack, in one run:
+//! `cargo bench -p loadgen --bench client`.
+//!
+//! Server, bare client and load generator are in this process, each with one thread that works; the
+//! load generator has a second one that keeps time. The bare client sends the same bytes in a
+//! closed loop over as many connections, reads every frame, and looks at none.
+
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper_util::rt::TokioIo;
+use loadgen::engine::Prefix;
+use loadgen::run::measure::{Outcome, measure};
+use loadgen::run::plan::{Balance, Class, Load, Plan};
+use loadgen::run::prompt::{Alphabet, Form, Prompts};
+use loadgen::run::slo::Slo;
+use loadgen::run::target::{Target, Tls};
+use loadgen::traces::{Curve, Lengths, Process};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+const CONNECTIONS: usize = 64;
+const SPAN: Duration = Duration::from_secs(4);
+const ROUNDS: usize = 3;
+const INPUT_TOKENS: u32 = 100;
+
+fn main() {
+    let mut out = std::io::stdout().lock();
+    let header = "events/request  writes  bare/s  loadgen/s  ratio   lag p99 at half the rate";
+    writeln!(out, "{header}").unwrap();
+    for n_events in [1, 8, 64] {
+        for is_batched in [true, false] {
+            if n_events == 1 && !is_batched {
+                continue;
+            }
+            let server = serve(n_events, is_batched);
+            let (mut bare, mut ours) = (0.0_f64, 0.0_f64);
+            for _ in 0..ROUNDS {
+                bare = bare.max(bare_rate(server));
+                // More than it can send, so that it always has something to send.
+                let outcome = outcome(server, 1.2 * bare, CONNECTIONS);
+                let total = outcome.record.total();
+                assert_eq!(total.n_errors(), 0, "{:?}", outcome.record.examples);
+                ours = ours.max(total.completed as f64 / outcome.elapsed_s);
+            }
+            let half = outcome(server, ours / 2.0, 1_000).record.total();
+            assert_eq!(half.n_errors(), 0);
+            let lag_ms = half.schedule_lag.quantile(0.99).unwrap() * 1e3;
+            let writes = if is_batched { "one" } else { "each" };
+            let ratio = ours / bare;
+            writeln!(
+                out,
+                "{n_events:>14} {writes:>7} {bare:>7.0} {ours:>10.0} {ratio:>6.2} {lag_ms:>12.3} ms"
+            )
+            .unwrap();
+        }
+    }
+}
+
+/// A server that answers every request with the same bytes, event by event or all at once.
+fn serve(n_events: usize, is_batched: bool) -> SocketAddr {
+    let mut writes = vec![
+        b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+            .to_vec(),
+    ];
+    let token = "data: {\"id\":\"chatcmpl-7e1b6b2f0c5e4f1f\",\"object\":\"chat.completion.chunk\",\
+                 \"created\":1700000000,\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":\
+                 {\"content\":\" token\"},\"logprobs\":null,\"finish_reason\":null}]}\n\n";
+    let usage = format!(
+        "data: {{\"model\":\"m\",\"choices\":[],\"usage\":{{\"prompt_tokens\":{INPUT_TOKENS},\
+         \"total_tokens\":200,\"completion_tokens\":{n_events}}}}}\n\n"
+    );
+    let events = std::iter::repeat_n(token, n_events).chain([usage.as_str(), "data: [DONE]\n\n"]);
+    writes.extend(events.map(|text| format!("{:x}\r\n{text}\r\n", text.len()).into_bytes()));
+    writes.push(b"0\r\n\r\n".to_vec());
+    if is_batched {
+        writes = vec![writes.concat()];
+    }
+    let writes = Arc::new(writes);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    listener.set_nonblocking(true).unwrap();
+    std::thread::spawn(move || {
+        runtime().block_on(async {
+            let listener = TcpListener::from_std(listener).unwrap();
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                tokio::spawn(answer(stream, Arc::clone(&writes)));
+            }
+        });
+    });
+    address
+}
+
+async fn answer(mut stream: TcpStream, writes: Arc<Vec<Vec<u8>>>) {
+    stream.set_nodelay(true).unwrap();
+    let mut buffer = vec![0; 16 << 10];
+    let mut filled = 0;
+    loop {
+        // The end of the body of a chat request, which no other place of it has.
+        while !buffer[..filled].ends_with(b"\"include_usage\":true}}") {
+            match stream.read(&mut buffer[filled..]).await {
+                Ok(0) | Err(_) => return,
+                Ok(n) => filled += n,
+            }
+        }
+        filled = 0;
+        for bytes in writes.iter() {
+            if stream.write_all(bytes).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+fn form() -> Form {
+    Form { model: "m".to_owned(), is_chat: true, is_streaming: true, forces_length: true }
+}
+
+/// Requests a second of the bare client.
+fn bare_rate(server: SocketAddr) -> f64 {
+    runtime().block_on(async {
+        let prompts = Prompts::new(Alphabet::Words, 1);
+        let body = prompts.body(&form(), 1, INPUT_TOKENS, 64, &Prefix::Unknown);
+        let count = Arc::new(AtomicU64::new(0));
+        let began = Instant::now();
+        let clients: Vec<_> = (0..CONNECTIONS)
+            .map(|_| tokio::spawn(bare(server, body.clone(), Arc::clone(&count))))
+            .collect();
+        tokio::time::sleep(SPAN).await;
+        let rate = count.load(Ordering::Relaxed) as f64 / began.elapsed().as_secs_f64();
+        clients.iter().for_each(tokio::task::JoinHandle::abort);
+        rate
+    })
+}
+
+async fn bare(server: SocketAddr, body: Bytes, count: Arc<AtomicU64>) {
+    let stream = TcpStream::connect(server).await.unwrap();
+    stream.set_nodelay(true).unwrap();
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    loop {
+        sender.ready().await.unwrap();
+        let request = http::Request::post("/v1/chat/completions")
+            .header("host", "localhost")
+            .header("content-type", "application/json")
+            .body(Full::new(body.clone()))
+            .unwrap();
+        let mut answer = sender.send_request(request).await.unwrap().into_body();
+        while let Some(frame) = answer.frame().await {
+            std::hint::black_box(frame.unwrap());
+        }
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// What the load generator sees at a rate.
+fn outcome(server: SocketAddr, rate: f64, connections: usize) -> Outcome {
+    let lengths = Lengths::fixed(INPUT_TOKENS, 64);
+    let slo = Slo { ttft_s: 2.0, tpot_s: 0.2, e2e_s: None };
+    let plan = Arc::new(Plan {
+        targets: vec![Target::parse(&format!("http://{server}"), &Tls::default()).unwrap()],
+        balance: Balance::RoundRobin,
+        classes: vec![Class { name: "all".to_owned(), weight: 1.0, form: form(), lengths, slo }],
+        load: Load::Rate { curve: Curve::constant(rate), process: Process::Poisson },
+        duration_s: Some(SPAN.as_secs_f64()),
+        warmup_s: 0.0,
+        timeout: Duration::from_secs(60),
+        grace: Duration::ZERO,
+        seed: 1,
+        n_lanes: 1,
+        connections,
+        authorization: None,
+        prompts: Prompts::new(Alphabet::Words, 1),
+        checks_model: true,
+        replicas: None,
+        gpus_per_replica: 1.0,
+    });
+    let (_never, interrupt) = watch::channel(false);
+    runtime().block_on(measure(&plan, interrupt, |_| {})).unwrap()
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}

@@ -1,0 +1,42 @@
+//! `loadgen run` as a user has it, the built program, against servers that do what they are told.
+
+mod answers;
+mod elastic;
+mod forms;
+mod honesty;
+mod server;
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// Runs the program to its end.
+fn loadgen(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_loadgen"))
+        .args(args)
+        .env_remove("OPENAI_API_KEY")
+        .output()
+        .expect("the program starts")
+}
+
+/// Runs it and reads its JSON report; `args` are words.
+fn report(url: &str, args: &str) -> Value {
+    let args: Vec<&str> = ["run", "--url", url, "--model", "m", "--format", "json"]
+        .into_iter()
+        .chain(args.split_whitespace())
+        .collect();
+    let output = loadgen(&args);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{args:?}: {errors}");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("a report in JSON");
+    let n = |key: &str| report[key].as_u64().expect(key);
+    assert_eq!(n("sent"), n("completed") + n("errors") + n("unfinished"), "{report:#}");
+    let by_class = report["errors_by_class"].as_object().unwrap().values();
+    assert_eq!(by_class.map(|n| n.as_u64().unwrap()).sum::<u64>(), n("errors"));
+    report
+}
+
+/// A number of a report, by its path.
+fn at(report: &Value, path: &str) -> f64 {
+    report.pointer(path).and_then(Value::as_f64).unwrap_or_else(|| panic!("{path}: {report:#}"))
+}

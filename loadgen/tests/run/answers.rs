@@ -1,0 +1,232 @@
+//! Every way in which an answer can be right or wrong is counted as what it is.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::server::{
+    Act, Asked, Server, event, nobody, piece, plain, stream, stream_end, stream_head, token,
+};
+use super::{at, loadgen, report};
+
+const HUNDRED: &str =
+    "--rate 50 --duration 2s --arrival constant --input-tokens 20 --output-tokens 3";
+
+/// Ten kinds of answers in turn.
+fn in_turn(asked: &Asked) -> Vec<Act> {
+    let mut acts = vec![stream_head()];
+    match asked.number % 10 {
+        0 => return stream(asked, 3, Duration::ZERO),
+        1 => return vec![Act::Close],
+        // A right end of the body without the stream's own.
+        2 => acts.extend([token("m"), token("m"), Act::Write(b"0\r\n\r\n".to_vec())]),
+        3 => acts.extend([token("m"), Act::Write(b"ff\r\ndata: {".to_vec()), Act::Close]),
+        4 => return vec![plain("500 Internal Server Error", "text/plain", "boom")],
+        5 => {
+            let body = r#"{"error":{"message":"too many requests","code":429}}"#;
+            return vec![plain("429 Too Many Requests", "application/json", body)];
+        }
+        6 => acts.extend([piece("data: {\"choices\": [oops]}\n\n"), Act::Close]),
+        7 => {
+            acts.push(token("another"));
+            acts.extend(stream_end(20, 1));
+        }
+        8 => acts.extend([
+            token("m"),
+            event(&json!({"error": {"message": "out of memory"}})),
+            Act::Close,
+        ]),
+        _ => acts.extend(stream_end(20, 0)),
+    }
+    acts
+}
+
+#[test]
+fn what_is_dropped_cut_short_or_wrong_is_counted_as_that() {
+    let server = Server::start(in_turn);
+    let report = report(&server.url(), HUNDRED);
+    assert_eq!((at(&report, "/scheduled"), at(&report, "/sent")), (100.0, 100.0));
+    assert_eq!(at(&report, "/completed"), 10.0);
+    let expected = json!({
+        "closed": 10, "cut_short": 20, "http_500": 10, "http_429": 10, "malformed": 10,
+        "wrong_model": 10, "server_error": 10, "empty": 10
+    });
+    assert_eq!(report["errors_by_class"], expected);
+    for (class, words) in [
+        ("http_500", "boom"),
+        ("http_429", "too many requests"),
+        ("wrong_model", "the answer is from \"another\", expected \"m\""),
+        ("server_error", "out of memory"),
+    ] {
+        assert_eq!(report["error_examples"][class], words);
+    }
+    assert_eq!(at(&report, "/good"), 10.0);
+    assert_eq!(at(&report, "/attainment"), 0.1);
+    assert_eq!(server.asked().len(), 100, "nothing is sent twice");
+}
+
+#[test]
+fn a_right_stream_is_timed_and_counted() {
+    let pause = Duration::from_millis(30);
+    let server = Server::start(move |asked| stream(asked, 5, pause));
+    let report = report(&server.url(), HUNDRED);
+    assert_eq!((at(&report, "/completed"), at(&report, "/errors")), (100.0, 0.0));
+    // The role comes at once, the first token after the first pause.
+    assert!((0.03..0.09).contains(&at(&report, "/ttft/p50")), "{}", report["ttft"]);
+    assert!((0.029..0.06).contains(&at(&report, "/itl/p50")), "{}", report["itl"]);
+    assert!((0.029..0.06).contains(&at(&report, "/tpot/p50")), "{}", report["tpot"]);
+    assert!((0.15..0.4).contains(&at(&report, "/e2e/p50")), "{}", report["e2e"]);
+    assert_eq!(at(&report, "/itl/count"), 400.0);
+    assert_eq!(at(&report, "/output_tokens"), 500.0);
+    assert_eq!(at(&report, "/prompt_tokens_ratio"), 1.0);
+    for metric in ["ttft", "tpot", "itl", "e2e", "schedule_lag"] {
+        for part in ["p50", "p90", "p99", "max"] {
+            assert!(report[metric][part].is_f64(), "{metric}.{part}");
+        }
+    }
+}
+
+#[test]
+fn an_answer_in_one_piece_has_no_first_token() {
+    let answer = json!({
+        "model": "m", "choices": [{"index": 0, "text": "a b", "finish_reason": "length"}],
+        "usage": {"prompt_tokens": 20, "completion_tokens": 3}
+    });
+    let server = Server::start(move |_| {
+        let wait = Act::Wait(Duration::from_millis(20));
+        vec![wait, plain("200 OK", "application/json", &answer.to_string())]
+    });
+    let flags = format!("{HUNDRED} --plain --endpoint completions --slo-e2e 5s");
+    let report = report(&server.url(), &flags);
+    assert_eq!((at(&report, "/completed"), at(&report, "/good")), (100.0, 100.0));
+    assert_eq!(report["ttft"]["p50"], Value::Null);
+    assert!(at(&report, "/e2e/p50") >= 0.02);
+    let asked = server.asked();
+    assert!(asked.iter().all(|asked| asked.path == "/v1/completions"));
+    assert!(asked.iter().all(|asked| asked.body.get("stream").is_none()));
+}
+
+#[test]
+fn a_body_shorter_than_it_says_is_cut_short() {
+    let server = Server::start(|_| {
+        let head =
+            b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 900\r\n\r\n{";
+        vec![Act::Write(head.to_vec()), Act::Close]
+    });
+    let report = report(&server.url(), &format!("{HUNDRED} --plain"));
+    assert_eq!(report["errors_by_class"], json!({"cut_short": 100}));
+}
+
+#[test]
+fn a_page_that_is_no_answer_is_malformed() {
+    let server =
+        Server::start(|_| vec![plain("200 OK", "text/html", "<html>please log in</html>")]);
+    let report = report(&server.url(), HUNDRED);
+    assert_eq!(report["errors_by_class"], json!({"malformed": 100}));
+}
+
+#[test]
+fn what_takes_too_long_is_a_timeout() {
+    let server =
+        Server::start(|_| vec![stream_head(), token("m"), Act::Wait(Duration::from_secs(30))]);
+    let report = report(&server.url(), &format!("{HUNDRED} --timeout 300ms"));
+    assert_eq!(report["errors_by_class"], json!({"timeout": 100}));
+    assert_eq!(report["error_examples"]["timeout"], "0.3 s, the answer had begun");
+    // It had a first token, and that is known.
+    assert_eq!(at(&report, "/ttft/count"), 100.0);
+}
+
+#[test]
+fn a_server_that_is_not_there_is_counted_and_reported() {
+    let report = report(&nobody(), HUNDRED);
+    assert_eq!(report["errors_by_class"], json!({"connect": 100}));
+    assert_eq!((at(&report, "/completed"), at(&report, "/attainment")), (0.0, 0.0));
+    assert_eq!(report["ttft"]["p99"], Value::Null, "a failure is no time");
+    assert!(report["warnings"].to_string().contains("never got a first token"));
+}
+
+#[test]
+fn a_model_that_is_not_there_is_named() {
+    let server = Server::start(|_| {
+        let body =
+            r#"{"error":{"message":"The model `m` does not exist.","type":"NotFoundError"}}"#;
+        vec![plain("404 Not Found", "application/json", body)]
+    });
+    let report = report(&server.url(), HUNDRED);
+    assert_eq!(report["errors_by_class"], json!({"wrong_model": 100}));
+    assert_eq!(report["error_examples"]["wrong_model"], "The model `m` does not exist.");
+}
+
+#[test]
+fn connections_that_the_server_closes_after_each_answer_cost_no_request() {
+    let server = Server::start(|asked| {
+        let mut acts = stream(asked, 2, Duration::ZERO);
+        acts.push(Act::Close);
+        acts
+    });
+    let report = report(&server.url(), HUNDRED);
+    assert_eq!(at(&report, "/completed"), 100.0, "{}", report["errors_by_class"]);
+}
+
+#[test]
+fn tls_is_trusted_only_with_its_authority() {
+    let server = Server::with_tls(Some(tls()), |asked| stream(asked, 3, Duration::ZERO));
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/tls");
+    let url = format!("https://localhost:{}", server.address.port());
+    let trusted = report(&url, &format!("{HUNDRED} --tls-ca {root}/ca.pem"));
+    assert_eq!(at(&trusted, "/completed"), 100.0, "{}", trusted["errors_by_class"]);
+    let untrusted = report(&url, &format!("{HUNDRED} --tls-ca {root}/other-ca.pem"));
+    assert_eq!(untrusted["errors_by_class"], json!({"tls": 100}));
+    // A server that speaks no TLS.
+    let plain = Server::start(|asked| stream(asked, 3, Duration::ZERO));
+    let url = format!("https://localhost:{}", plain.address.port());
+    let refused = report(&url, &format!("{HUNDRED} --tls-ca {root}/ca.pem --timeout 5s"));
+    assert_eq!(at(&refused, "/completed"), 0.0);
+    assert_eq!(at(&refused, "/errors"), 100.0);
+}
+
+#[test]
+fn a_key_is_sent_and_shown_nowhere() {
+    let server = Server::start(|asked| stream(asked, 1, Duration::ZERO));
+    let key = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(key.path(), "sk-secret-7\n").unwrap();
+    let url = server.url();
+    let output = loadgen(&[
+        "run",
+        "--url",
+        &url,
+        "--model",
+        "m",
+        "--rate",
+        "20",
+        "--duration",
+        "1",
+        "--api-key-file",
+        key.path().to_str().unwrap(),
+    ]);
+    assert_eq!(output.status.code(), Some(0));
+    let asked = server.asked();
+    assert!(!asked.is_empty());
+    for asked in asked {
+        assert!(asked.head.iter().any(|line| line == "authorization: Bearer sk-secret-7"));
+    }
+    for text in [output.stdout, output.stderr] {
+        assert!(!String::from_utf8_lossy(&text).contains("secret"));
+    }
+}
+
+fn tls() -> tokio_rustls::TlsAcceptor {
+    use rustls::pki_types::pem::PemObject as _;
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/tls");
+    let certificate = CertificateDer::from_pem_file(format!("{root}/server.pem")).unwrap();
+    let key = PrivateKeyDer::from_pem_file(format!("{root}/server.key")).unwrap();
+    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate], key)
+        .unwrap();
+    std::sync::Arc::new(config).into()
+}

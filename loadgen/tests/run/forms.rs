@@ -1,0 +1,178 @@
+//! Flags, formats and exit codes.
+
+use std::collections::BTreeSet;
+use std::io::Write as _;
+use std::time::Duration;
+
+use super::server::{Server, stream};
+use super::{at, loadgen, report};
+
+fn quick() -> Server {
+    Server::start(|asked| stream(asked, 2, Duration::ZERO))
+}
+
+/// Runs it with flags after those that are needed; its exit code, output and errors.
+fn run(url: &str, flags: &[&str]) -> (Option<i32>, String, String) {
+    let args: Vec<&str> =
+        ["run", "--url", url, "--model", "m"].iter().chain(flags).copied().collect();
+    let output = loadgen(&args);
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn every_format_is_what_it_says() {
+    let server = quick();
+    let url = server.url();
+    let load = ["--rate", "50", "--duration", "1s", "--require", "99%"];
+    let with = |format: &'static str| {
+        let flags: Vec<&str> = load.iter().copied().chain(["--format", format]).collect();
+        let (code, out, err) = run(&url, &flags);
+        assert_eq!(code, Some(0), "{format}: {err}");
+        out
+    };
+    let table = with("table");
+    assert!(table.contains("required 99%: holds"), "{table}");
+    assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+    let csv = with("csv");
+    let mut lines = csv.lines().map(|line| line.split(',').count());
+    let columns = lines.next().unwrap();
+    assert!(columns > 30 && lines.all(|n| n == columns), "{csv}");
+    assert!(csv.starts_with("class,scheduled,sent,completed,errors"));
+    let html = with("html");
+    assert!(html.starts_with("<!doctype html>") && html.ends_with("</html>\n"));
+    assert_eq!(html.matches("<svg").count(), 4);
+    assert!(!html.contains("src=") && !html.contains("href="), "loads nothing");
+    assert!(!html.contains("NaN"));
+}
+
+#[test]
+fn what_is_required_decides_the_exit_code() {
+    let server = quick();
+    let url = server.url();
+    for (bounds, code) in [
+        (vec!["--require", "ttft.p99<30s"], 0),
+        (vec!["--require", "ttft.max<0.000001"], 1),
+        (vec!["--slo-ttft", "0", "--require"], 1),
+        (vec!["--require", "errors<1%", "--require", "e2e.p50<0"], 1),
+    ] {
+        let flags: Vec<&str> =
+            ["--rate", "30", "--duration", "1"].into_iter().chain(bounds.clone()).collect();
+        assert_eq!(run(&url, &flags).0, Some(code), "{bounds:?}");
+    }
+}
+
+#[test]
+fn what_cannot_run_says_why_and_exits_with_2() {
+    let mut trace = tempfile::NamedTempFile::new().unwrap();
+    trace.write_all(b"t_s,input_tokens,output_tokens\n0,5,5\n1,x,5\n").unwrap();
+    let trace = trace.path().to_str().unwrap();
+    let url = "http://localhost:1";
+    for (url, flags, words) in [
+        (url, vec!["--trace", trace, "--trace-format", "csv"], "line 3: `input_tokens` is \"x\""),
+        (url, vec!["--trace", trace, "--trace-format", "azure"], "no column `TIMESTAMP`"),
+        (url, vec!["--trace", trace, "--trace-format", "excel"], "azure, mooncake, burstgpt"),
+        (url, vec!["--trace", "no/file", "--trace-format", "csv"], "cannot open no/file"),
+        (url, vec!["--rate", "fast"], "rate \"fast\""),
+        (url, vec!["--rate", "1", "--arrival", "gamma"], "gamma:CV"),
+        (url, vec!["--rate", "1", "--duration", "0"], "--duration is 0"),
+        (url, vec!["--rate", "1", "--require", "quick"], "no requirement"),
+        (url, vec!["--rate", "1", "--output", "no/such/folder/x"], "cannot write to no/such"),
+        (url, vec!["--rate", "1", "--api-key-file", "no/key"], "cannot read the API key in no/key"),
+        (url, vec!["--rate", "1", "--token-ids"], "--endpoint completions"),
+        (url, vec![], "--rate"),
+        ("localhost:1", vec!["--rate", "1"], "expected http://HOST[:PORT]"),
+    ] {
+        let (code, out, err) = run(url, &flags);
+        assert_eq!(code, Some(2), "{flags:?}: {err}");
+        assert!(err.contains(words), "{flags:?}: {err}");
+        assert_eq!(out, "", "{flags:?}");
+    }
+}
+
+#[test]
+fn help_exits_with_0_and_shows_an_example() {
+    let output = loadgen(&["run", "--help"]);
+    assert_eq!(output.status.code(), Some(0));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("loadgen run --url") && text.contains("Exit codes"));
+}
+
+#[test]
+fn a_trace_is_replayed_with_its_times_and_lengths() {
+    let server = quick();
+    let mut trace = tempfile::NamedTempFile::new().unwrap();
+    trace.write_all(b"t_s,input_tokens,output_tokens\n0,30,5\n0.5,7,2\n1.5,300,9\n").unwrap();
+    let path = trace.path().to_str().unwrap();
+    let report = report(&server.url(), &format!("--trace {path} --trace-format csv"));
+    assert_eq!(at(&report, "/completed"), 3.0);
+    let mut asked = server.asked();
+    asked.sort_by_key(|asked| asked.at);
+    let seen: Vec<_> = asked
+        .iter()
+        .map(|asked| (asked.prompt_tokens(), asked.body["max_tokens"].as_u64().unwrap()))
+        .collect();
+    assert_eq!(seen, [(30, 5), (7, 2), (300, 9)]);
+    let gap = (asked[2].at - asked[1].at).as_secs_f64();
+    assert!((0.9..1.2).contains(&gap), "{gap}");
+    assert_eq!(at(&report, "/prompt_tokens_ratio"), 1.0);
+}
+
+#[test]
+fn a_seed_settles_every_request_however_many_threads_send_them() {
+    let bodies = |seed: &str, threads: &str| -> BTreeSet<String> {
+        let server = quick();
+        let flags = format!(
+            "--rate 100 --duration 1s --seed {seed} --threads {threads} --input-tokens 50:0.5"
+        );
+        report(&server.url(), &flags);
+        server.asked().iter().map(|asked| asked.body.to_string()).collect()
+    };
+    let first = bodies("7", "1");
+    assert!(first.len() > 60, "{}", first.len());
+    assert_eq!(first, bodies("7", "3"));
+    assert_ne!(first, bodies("8", "1"));
+}
+
+#[test]
+fn classes_have_their_own_lengths_models_and_promises() {
+    let server = quick();
+    let flags = "--rate 100 --duration 2s --any-model \
+                 --class chat,weight=3,input=10,slo-ttft=30s \
+                 --class batch,input=200,model=other,slo-ttft=0";
+    let report = report(&server.url(), flags);
+    let classes = report["classes"].as_array().unwrap();
+    assert_eq!(
+        (classes[0]["class"].as_str(), classes[1]["class"].as_str()),
+        (Some("chat"), Some("batch"))
+    );
+    assert_eq!(classes[0]["attainment"], 1.0);
+    assert_eq!(classes[1]["attainment"], 0.0);
+    let n = |index: usize| classes[index]["scheduled"].as_f64().unwrap();
+    assert_eq!(n(0) + n(1), at(&report, "/scheduled"));
+    assert!((0.6..0.9).contains(&(n(0) / (n(0) + n(1)))));
+    for asked in server.asked() {
+        let expected = if asked.body["model"] == "other" { 200 } else { 10 };
+        assert_eq!(asked.prompt_tokens(), expected);
+    }
+}
+
+#[test]
+fn a_warm_up_is_sent_and_not_counted() {
+    let server = quick();
+    let flags = "--rate 50 --duration 2s --warmup 1s --arrival constant";
+    let report = report(&server.url(), flags);
+    assert_eq!(server.asked().len(), 100);
+    assert_eq!(at(&report, "/scheduled"), 50.0);
+    assert_eq!(at(&report, "/offered_rate"), 50.0);
+}
+
+#[test]
+fn token_numbers_are_exact() {
+    let server = quick();
+    let flags = "--rate 20 --duration 1s --endpoint completions --token-ids --input-tokens 777";
+    report(&server.url(), flags);
+    for asked in server.asked() {
+        assert_eq!(asked.body["prompt"].as_array().unwrap().len(), 777);
+    }
+}

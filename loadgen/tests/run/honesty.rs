@@ -1,0 +1,125 @@
+//! What a run may not hide: stalls, its own lateness, and what never ended.
+
+use std::io::Read as _;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use rustix::process::{Pid, Resource, Signal, getrlimit, kill_process, setrlimit};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::server::{Act, Server, stream, stream_end, stream_head, token};
+use super::{at, report};
+
+/// Answers at once, but for two seconds from the first second on.
+fn stalling() -> Server {
+    let began = Arc::new(OnceLock::new());
+    Server::start(move |asked| {
+        let began = *began.get_or_init(|| asked.at);
+        let (stall, end) = (began + Duration::from_secs(1), began + Duration::from_secs(3));
+        let mut acts = vec![];
+        if (stall..end).contains(&asked.at) {
+            acts.push(Act::Until(end));
+        }
+        acts.extend(stream(asked, 2, Duration::ZERO));
+        acts
+    })
+}
+
+/// Of 250 requests 100 are due while the server stalls, and wait 0 to 2 s: so the 90th percentile
+/// of all is that of these at three quarters, 1.5 s. A client that waits for answers before it
+/// sends the next would see a few slow ones.
+#[test]
+fn a_stall_of_two_seconds_shows_in_the_percentiles() {
+    let load = "--rate 50 --duration 5s --arrival constant --input-tokens 9";
+    for flags in ["", "--connections 1 --threads 1", "--plain --connections 4"] {
+        // The stalling server streams; asked for a plain answer it is read all the same.
+        let report = report(&stalling().url(), &format!("{load} {flags}"));
+        assert_eq!(at(&report, "/completed"), 250.0, "{flags}: {}", report["errors_by_class"]);
+        for metric in ["ttft", "e2e"] {
+            let p90 = at(&report, &format!("/{metric}/p90"));
+            let max = at(&report, &format!("/{metric}/max"));
+            assert!((1.3..1.7).contains(&p90), "{flags}: {metric} p90 {p90}");
+            assert!((1.9..2.4).contains(&max), "{flags}: {metric} max {max}");
+            assert!(at(&report, &format!("/{metric}/p50")) < 0.2, "{flags}");
+        }
+        assert!(at(&report, "/elasticity/longest_silence_s") >= 1.5, "{flags}");
+        let is_short = flags.contains("connections");
+        if is_short {
+            // The waiting was in the client, for want of connections: that is said.
+            assert_eq!(report["client"]["is_bottleneck"], true, "{flags}");
+            assert!(at(&report, "/schedule_lag/max") > 1.5, "{flags}");
+        } else {
+            assert!(at(&report, "/schedule_lag/p99") < 0.25, "{}", report["schedule_lag"]);
+        }
+    }
+}
+
+#[test]
+fn what_is_open_at_the_end_is_neither_whole_nor_an_error() {
+    let server = Server::start(|asked| match asked.number % 2 {
+        0 => stream(asked, 2, Duration::ZERO),
+        _ => vec![stream_head(), Act::Wait(Duration::from_secs(60))],
+    });
+    let flags = "--rate 50 --duration 2s --arrival constant --grace 300ms --slo-ttft 800ms";
+    let report = report(&server.url(), flags);
+    assert_eq!((at(&report, "/scheduled"), at(&report, "/errors")), (100.0, 0.0));
+    assert!((45.0..=50.0).contains(&at(&report, "/completed")));
+    assert!((50.0..=55.0).contains(&at(&report, "/unfinished")));
+    // Those that have waited less than the SLO allows, some 12, could still have met it.
+    let share = at(&report, "/attainment");
+    assert!((0.5..0.65).contains(&share), "{share}");
+}
+
+#[test]
+fn a_stop_ends_with_a_report_of_what_was_measured() {
+    for signal in [Signal::INT, Signal::TERM] {
+        let server = Server::start(|asked| stream(asked, 2, Duration::from_millis(20)));
+        let mut child = Command::new(env!("CARGO_BIN_EXE_loadgen"))
+            .args(["run", "--url", &server.url(), "--model", "m", "--rate", "50"])
+            .args(["--duration", "10m", "--format", "json"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while server.asked().len() < 20 {
+            assert!(Instant::now() < deadline, "no requests");
+            std::thread::yield_now();
+        }
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        let mut text = String::new();
+        child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+        let report: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(report["interrupted"], true);
+        assert!(at(&report, "/completed") >= 10.0, "{report:#}");
+        assert!(at(&report, "/elapsed_s") < 40.0);
+        assert_eq!(at(&report, "/errors"), 0.0);
+    }
+}
+
+/// The server holds every stream open until all have come.
+#[test]
+fn ten_thousand_streams_are_open_at_once() {
+    let mut files = getrlimit(Resource::Nofile);
+    if files.maximum.is_some_and(|most| most < 11_000) {
+        // Not a fault of the program: this machine allows no process so many files.
+        return;
+    }
+    files.current = files.maximum;
+    setrlimit(Resource::Nofile, files).unwrap();
+    let server = Server::start(|asked| {
+        let mut acts = vec![stream_head(), token("m"), Act::UntilAsked(10_000), token("m")];
+        acts.extend(stream_end(asked.prompt_tokens(), 2));
+        acts
+    });
+    let flags = "--rate 2000 --duration 5s --arrival constant --input-tokens 9 --grace 60s";
+    let report = report(&server.url(), flags);
+    assert_eq!(report["errors_by_class"], json!({}));
+    assert_eq!(at(&report, "/completed"), 10_000.0, "{}", report["warnings"]);
+    assert_eq!(at(&report, "/itl/count"), 10_000.0);
+    // The first ones waited for the last to come.
+    assert!(at(&report, "/itl/max") > 2.0, "{}", report["itl"]);
+}
