@@ -38,6 +38,7 @@
 //! | [`grpc`], [`proto`] | KEDA's contract, health, reflection, TLS; on a runtime of its own; the generated messages |
 //! | [`web`], [`metrics`], [`explain`] | the API, `/metrics`, and the API for a person |
 //! | [`declog`], [`replay`], [`statedir`] | the decision log and its proof; what outlives a restart |
+//! | [`generate`] | a ScaledObject for a target, with its reasons |
 //! | [`conformance`] | a client that plays KEDA against any external scaler |
 //! | [`args`], [`app`], [`clock`], [`duration`], [`telemetry`], [`health`], [`shutdown`] | flags, wiring, time, logs, signs of life, the end |
 //!
@@ -104,6 +105,7 @@ pub mod config;
 pub mod conformance;
 pub mod declog;
 pub mod explain;
+pub mod generate;
 pub mod grpc;
 pub mod health;
 pub mod metrics;

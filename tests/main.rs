@@ -11,6 +11,7 @@ mod conformance;
 mod docs;
 mod e2e;
 mod grpc;
+mod manifests;
 mod prometheus;
 mod support;
 mod tidy;
