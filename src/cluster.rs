@@ -1,6 +1,6 @@
 //! The Kubernetes API as the source of the inventory: ScaledObjects, their targets, their pods.
 //!
-//! Only reads, and decides nothing.
+//! Decides nothing, and writes nothing but events ([`events`]).
 //!
 //! **How fresh.** ScaledObjects, Deployments, StatefulSets and pods are watched, one watch a kind
 //! and namespace (or one a kind for all): a change is published 0.1 s after it is seen. `/scale`
@@ -15,6 +15,8 @@
 //! **Memory.** Each object is reduced when it arrives, and the pods of one template share their
 //! labels: 10,000 ScaledObjects with 50,000 pods took 65 MiB, the published inventory included.
 
+pub mod events;
+mod group;
 mod pod;
 mod scale;
 mod scaled_object;
@@ -57,7 +59,7 @@ pub struct Options {
     pub namespaces: Vec<String>,
 }
 
-/// One permission that [`run`] needs.
+/// One permission that [`run`] or [`events::run`] needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Permission {
     /// The API group; empty for the core group, `*` for any.
@@ -68,13 +70,14 @@ pub struct Permission {
     pub verbs: &'static [&'static str],
 }
 
-/// Every permission that [`run`] needs, for the manifests' role.
+/// Every permission that [`run`] and [`events::run`] need, for the manifests' role.
 pub const RBAC: &[Permission] = &[
-    Permission { api_group: "keda.sh", resource: "scaledobjects", verbs: &["list", "watch"] },
+    Permission { api_group: "keda.sh", resource: "scaledobjects", verbs: &["get", "list", "watch"] },
     Permission { api_group: "apps", resource: "deployments", verbs: &["list", "watch"] },
     Permission { api_group: "apps", resource: "statefulsets", verbs: &["list", "watch"] },
     Permission { api_group: "", resource: "pods", verbs: &["list", "watch"] },
     Permission { api_group: "*", resource: "*/scale", verbs: &["get"] },
+    Permission { api_group: "events.k8s.io", resource: "events", verbs: &["create", "patch"] },
 ];
 
 /// Why the cluster cannot be read.

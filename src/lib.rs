@@ -57,7 +57,7 @@
 //! - One owner of hysteresis: the core. The HPA is told to pass values through.
 //! - There is no trait for a source, an inventory or a clock: each has one shape, and tests fake the
 //!   wire.
-//! - Nothing is written to Kubernetes.
+//! - Nothing is written to Kubernetes but events, and none per tick.
 //!
 //! # Choices of the decision that its first sketch did not have
 //!

@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use super::group;
 use super::selector::Labels;
 use crate::decision::{Moment, Phase};
 use crate::inventory::{Endpoint, Member};
@@ -34,6 +35,8 @@ pub(super) struct Pod {
     pub(super) obstacle: Option<Obstacle>,
     /// GPUs that it asks for.
     pub(super) gpus: Option<u32>,
+    /// Pods of the group that it belongs to; 1 where it belongs to none.
+    pub(super) group_size: u32,
 }
 
 /// Why a pod that is not ready will not be soon.
@@ -75,6 +78,7 @@ impl Pod {
                 Phase::Ready | Phase::Terminating => None,
             },
             gpus: pod.spec.as_ref().and_then(gpus),
+            group_size: annotation(pod, group::SIZE).and_then(|n| n.parse().ok()).unwrap_or(1),
         })
     }
 }
@@ -174,6 +178,10 @@ pub(super) fn declared_port(annotations: Option<&Labels>, spec: Option<&PodSpec>
         .or_else(|| named("metrics"))
         .or_else(|| named("http"))
         .filter(|port| *port > 0)
+}
+
+fn annotation<'a>(pod: &'a ApiPod, key: &str) -> Option<&'a str> {
+    pod.metadata.annotations.as_ref()?.get(key).map(String::as_str)
 }
 
 fn condition<'a>(status: &'a PodStatus, kind: &str) -> Option<&'a PodCondition> {
