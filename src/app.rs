@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use crate::args::{Args, Command};
 use crate::conformance::{self, Outcome};
 use crate::telemetry::ErrorChain;
-use crate::{demo, explain, replay};
+use crate::{demo, explain, generate, replay};
 
 /// Runs what the command line says and returns the process's exit code: 0 when done, 1 when a check
 /// failed or a log differs, 2 when it could not be done.
@@ -40,6 +40,10 @@ fn dispatch(args: Args) -> anyhow::Result<u8> {
         }
         Command::Explain(args) => {
             runtime()?.block_on(explain::run(&args, &mut out))?;
+            Ok(0)
+        }
+        Command::Generate(args) => {
+            runtime()?.block_on(generate::run(&args, &mut out, &mut std::io::stderr()))?;
             Ok(0)
         }
         Command::Replay(args) => Ok(replay::run(&args, &mut out)?.exit_code()),

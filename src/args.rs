@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-use crate::{config, conformance, demo, duration, explain, replay};
+use crate::{config, conformance, demo, duration, explain, generate, replay};
 
 /// Decides how many GPU replicas an LLM workload needs, and says why.
 #[derive(Debug, Parser)]
@@ -39,6 +39,14 @@ pub enum Command {
     Serve(Box<Serve>),
     /// Print a workload's last decision and its reasons, from a running scaler.
     Explain(explain::Args),
+    /// Print a ScaledObject that lets this scaler scale a target.
+    ///
+    /// Looks at the target and its cluster, changes nothing, and prints YAML for `kubectl apply -f -`
+    /// with the reasons as comments. What is doubtful is a comment and a warning on standard error.
+    ///
+    ///     ghostscaler generate deployment/llm -n team-a --max 8 | kubectl apply -f -
+    #[command(verbatim_doc_comment)]
+    Generate(generate::Args),
     /// Run a recorded decision log through the decision again and compare.
     ///
     /// Exits with 0 if all lines are the same byte for byte, 1 if some differ, 2 if the file or a
@@ -73,8 +81,8 @@ pub struct Serve {
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
 
-    /// Watch only these namespaces (comma-separated) [default: all].
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    /// Watch only this namespace; may be repeated [default: all].
+    #[arg(long = "namespace", value_name = "NS", value_delimiter = ',')]
     pub namespaces: Vec<String>,
 
     /// Keep what was learned in this directory, for the next start.

@@ -1,6 +1,6 @@
 //! The Kubernetes API as the source of the inventory: ScaledObjects, their targets, their pods.
 //!
-//! Only reads, and decides nothing.
+//! Decides nothing, and writes nothing but events ([`events`]).
 //!
 //! **How fresh.** ScaledObjects, Deployments, StatefulSets and pods are watched, one watch a kind
 //! and namespace (or one a kind for all): a change is published 0.1 s after it is seen. `/scale`
@@ -15,11 +15,15 @@
 //! **Memory.** Each object is reduced when it arrives, and the pods of one template share their
 //! labels: 10,000 ScaledObjects with 50,000 pods took 65 MiB, the published inventory included.
 
+pub mod events;
+mod group;
 mod pod;
 mod scale;
 mod scaled_object;
 mod selector;
+pub mod survey;
 mod target;
+mod template;
 mod watch;
 mod watched;
 mod world;
@@ -38,6 +42,8 @@ use tracing::info;
 use crate::clock::Clock;
 use crate::inventory::Inventory;
 
+pub use template::PodFacts;
+
 /// How long changes are collected before they are published together.
 const DEBOUNCE: Duration = Duration::from_millis(100);
 /// How long the API server may take to accept a connection.
@@ -53,7 +59,7 @@ pub struct Options {
     pub namespaces: Vec<String>,
 }
 
-/// One permission that [`run`] needs.
+/// One permission that [`run`] or [`events::run`] needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Permission {
     /// The API group; empty for the core group, `*` for any.
@@ -64,13 +70,14 @@ pub struct Permission {
     pub verbs: &'static [&'static str],
 }
 
-/// Every permission that [`run`] needs, for the manifests' role.
+/// Every permission that [`run`] and [`events::run`] need, for the manifests' role.
 pub const RBAC: &[Permission] = &[
-    Permission { api_group: "keda.sh", resource: "scaledobjects", verbs: &["list", "watch"] },
+    Permission { api_group: "keda.sh", resource: "scaledobjects", verbs: &["get", "list", "watch"] },
     Permission { api_group: "apps", resource: "deployments", verbs: &["list", "watch"] },
     Permission { api_group: "apps", resource: "statefulsets", verbs: &["list", "watch"] },
     Permission { api_group: "", resource: "pods", verbs: &["list", "watch"] },
     Permission { api_group: "*", resource: "*/scale", verbs: &["get"] },
+    Permission { api_group: "events.k8s.io", resource: "events", verbs: &["create", "patch"] },
 ];
 
 /// Why the cluster cannot be read.
@@ -88,6 +95,12 @@ pub enum Error {
     /// No service account of a pod.
     #[error("this process has no service account: give a kubeconfig, or run it in a cluster")]
     InCluster(#[source] InClusterError),
+    /// Nothing says where the cluster is.
+    #[error(
+        "no cluster is found: give --kubeconfig, set $KUBECONFIG, or run this in a pod with a \
+         service account"
+    )]
+    NoCluster(#[source] Box<kube::config::InferConfigError>),
     /// The configuration makes no client.
     #[error("the cluster's configuration makes no client")]
     Client(#[source] Box<kube::Error>),
@@ -103,16 +116,35 @@ pub enum Error {
 ///
 /// When the file or the service account is missing or unusable.
 pub async fn connect(kubeconfig: Option<&Path>) -> Result<kube::Client, Error> {
-    let mut config = match kubeconfig {
+    let config = match kubeconfig {
         None => kube::Config::incluster().map_err(Error::InCluster)?,
-        Some(path) => {
-            let wrong =
-                |source| Error::Kubeconfig { path: path.to_owned(), source: Box::new(source) };
-            let file = Kubeconfig::read_from(path).map_err(wrong)?;
-            let options = KubeConfigOptions::default();
-            kube::Config::from_custom_kubeconfig(file, &options).await.map_err(wrong)?
-        }
+        Some(path) => from_file(path).await?,
     };
+    client(config)
+}
+
+/// A client of the cluster that `kubectl` would take: a kubeconfig file, else that of $KUBECONFIG or
+/// the home directory, else the pod's service account. Connects to nothing yet.
+///
+/// # Errors
+///
+/// When none of them is there, or the first that is there is unusable.
+pub async fn connect_as_kubectl(kubeconfig: Option<&Path>) -> Result<kube::Client, Error> {
+    let config = match kubeconfig {
+        None => kube::Config::infer().await.map_err(|error| Error::NoCluster(Box::new(error)))?,
+        Some(path) => from_file(path).await?,
+    };
+    client(config)
+}
+
+async fn from_file(path: &Path) -> Result<kube::Config, Error> {
+    let wrong = |source| Error::Kubeconfig { path: path.to_owned(), source: Box::new(source) };
+    let file = Kubeconfig::read_from(path).map_err(wrong)?;
+    let options = KubeConfigOptions::default();
+    kube::Config::from_custom_kubeconfig(file, &options).await.map_err(wrong)
+}
+
+fn client(mut config: kube::Config) -> Result<kube::Client, Error> {
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     config.read_timeout = Some(READ_TIMEOUT);
     // Else the time that a pooled connection sat idle would count against the next answer.

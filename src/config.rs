@@ -317,7 +317,8 @@ fn members(raw: Vec<RawEndpoint>, field: &str, faults: &mut Faults) -> Vec<Membe
     members
 }
 
-fn is_kubernetes_name(text: &str) -> bool {
+/// Whether a text can name an object or a namespace (a DNS subdomain).
+pub(crate) fn is_kubernetes_name(text: &str) -> bool {
     let ends_well = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     !text.is_empty()
         && text.len() <= 253

@@ -39,6 +39,7 @@
 //! | [`web`], [`metrics`], [`explain`] | the API, `/metrics`, and the API for a person |
 //! | [`declog`], [`replay`], [`statedir`] | the decision log and its proof; what outlives a restart |
 //! | [`hpa`], [`demo`] | KEDA's loop and the HPA as a model; the demonstration that runs on it, with the parts of `serve` on a stepped clock |
+//! | [`generate`] | a ScaledObject for a target, with its reasons |
 //! | [`conformance`] | a client that plays KEDA against any external scaler |
 //! | [`args`], [`app`], [`clock`], [`duration`], [`telemetry`], [`health`], [`shutdown`] | flags, wiring, time, logs, signs of life, the end |
 //!
@@ -57,7 +58,7 @@
 //! - One owner of hysteresis: the core. The HPA is told to pass values through.
 //! - There is no trait for a source, an inventory or a clock: each has one shape, and tests fake the
 //!   wire.
-//! - Nothing is written to Kubernetes.
+//! - Nothing is written to Kubernetes but events, and none per tick.
 //!
 //! # Choices of the decision that its first sketch did not have
 //!
@@ -106,6 +107,7 @@ pub mod conformance;
 pub mod declog;
 pub mod demo;
 pub mod explain;
+pub mod generate;
 pub mod grpc;
 pub mod health;
 pub mod hpa;

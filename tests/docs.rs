@@ -107,30 +107,7 @@ fn the_scaled_object_is_the_manifest_and_lets_each_decision_through() {
     assert!(shown == manifest, "README.md, With KEDA: paste the whole of {SCALED_OBJECT}");
 
     let object: Value = serde_saphyr::from_str(&manifest).unwrap();
-    let spec = &object["spec"];
-    let max = spec["maxReplicaCount"].as_u64().unwrap();
-    let behavior = &spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"];
-    for direction in ["scaleUp", "scaleDown"] {
-        assert_eq!(behavior[direction]["tolerance"], "0", "{direction}");
-        assert_eq!(behavior[direction]["stabilizationWindowSeconds"], 0, "{direction}");
-    }
-    let up = serde_json::json!([{"type": "Pods", "value": max, "periodSeconds": 15}]);
-    assert_eq!(behavior["scaleUp"]["policies"], up);
-    let down = serde_json::json!([{"type": "Percent", "value": 100, "periodSeconds": 15}]);
-    assert_eq!(behavior["scaleDown"]["policies"], down);
-    assert!(spec["cooldownPeriod"].as_u64().unwrap() >= 300);
-    assert!(spec["initialCooldownPeriod"].as_u64().unwrap() >= 300);
-
-    let [trigger] = spec["triggers"].as_array().unwrap().as_slice() else {
-        panic!("{SCALED_OBJECT}: expected one trigger");
-    };
-    assert_eq!(
-        (&trigger["type"], &trigger["metricType"]),
-        (&"external-push".into(), &"AverageValue".into())
-    );
-    let metadata = trigger["metadata"].as_object().unwrap();
-    let pairs = metadata.iter().map(|(key, value)| (key.as_str(), value.as_str().unwrap()));
-    trigger::parse(pairs).unwrap();
+    crate::manifests::check_scaled_object(SCALED_OBJECT, &object);
 }
 
 #[test]

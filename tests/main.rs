@@ -13,6 +13,7 @@ mod docs;
 mod e2e;
 mod grpc;
 mod hpa;
+mod manifests;
 mod prometheus;
 mod support;
 mod tidy;

@@ -7,12 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-<<<<<<< HEAD
-use crate::{dcgm, profiles, server};
-=======
-use crate::{profiles, server};
-use crate::{profiles, run};
->>>>>>> run
+use crate::{dcgm, profiles, run, server};
 
 /// LLM serving engines without GPUs, and the load that is put on them.
 #[derive(Debug, Parser)]
@@ -36,13 +31,10 @@ pub enum Command {
     Engine(Box<server::Args>),
     /// List the engine profiles that come with the program, or print one as a file to start from.
     Profiles(profiles::Args),
-<<<<<<< HEAD
     /// Serve the GPU metrics of a described fleet as dcgm-exporter does, one exporter a node.
     Dcgm(dcgm::Args),
-=======
     /// Put load on an OpenAI-compatible server and report what its users would see.
     Run(Box<run::Args>),
->>>>>>> run
 }
 
 impl Args {
@@ -53,11 +45,8 @@ impl Args {
         let result = match self.command {
             Command::Engine(args) => args.run().map(|()| 0),
             Command::Profiles(args) => args.run(&mut std::io::stdout().lock()).map(|()| 0),
-<<<<<<< HEAD
             Command::Dcgm(args) => args.run(&mut std::io::stdout().lock()).map(|()| 0),
-=======
             Command::Run(args) => args.run(&mut std::io::stdout().lock()),
->>>>>>> run
         };
         match result {
             Ok(code) => ExitCode::from(code),

@@ -173,7 +173,9 @@ async fn inventory(
     let client = cluster::connect(args.kubeconfig.as_deref()).await?;
     let options = cluster::Options { namespaces: args.namespaces.clone() };
     let (publish, mut published) = watch::channel(Arc::<Inventory>::default());
-    let (clock, cancel) = (parts.clock, stop.clone());
+    let (registry, clock) = (parts.registry.clone(), parts.clock);
+    tasks.spawn(cluster::events::run(client.clone(), registry, clock, stop.clone()));
+    let cancel = stop.clone();
     tasks.spawn(async move {
         if let Err(error) = cluster::run(client, options, publish, clock, cancel).await {
             tracing::error!(error = %ErrorChain(&error), "the cluster is no longer read");

@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use super::group;
 use super::selector::Labels;
 use crate::decision::{Moment, Phase};
 use crate::inventory::{Endpoint, Member};
@@ -19,7 +20,7 @@ const CRASH_LOOP_RESTARTS: i32 = 3;
 /// the kubelet writes the first one, false, with the start time (kubelet/status).
 const FIRST_CONDITION_MS: u64 = 5_000;
 /// The GPU resource that is counted.
-const GPU_RESOURCE: &str = "nvidia.com/gpu";
+pub(super) const GPU_RESOURCE: &str = "nvidia.com/gpu";
 /// More GPUs than any node has; a larger request is a mistake and stays unknown.
 const MAX_GPUS: u32 = 1_024;
 
@@ -34,6 +35,8 @@ pub(super) struct Pod {
     pub(super) obstacle: Option<Obstacle>,
     /// GPUs that it asks for.
     pub(super) gpus: Option<u32>,
+    /// Pods of the group that it belongs to; 1 where it belongs to none.
+    pub(super) group_size: u32,
 }
 
 /// Why a pod that is not ready will not be soon.
@@ -75,6 +78,7 @@ impl Pod {
                 Phase::Ready | Phase::Terminating => None,
             },
             gpus: pod.spec.as_ref().and_then(gpus),
+            group_size: annotation(pod, group::SIZE).and_then(|n| n.parse().ok()).unwrap_or(1),
         })
     }
 }
@@ -155,15 +159,16 @@ fn backs_off(container: &ContainerStatus) -> bool {
 
 fn endpoint(pod: &ApiPod, status: &PodStatus) -> Option<Endpoint> {
     let ip = status.pod_ip.as_deref()?.parse().ok()?;
-    Some(Endpoint::Pod { ip, port: metrics_port(pod) })
+    let port = declared_port(pod.metadata.annotations.as_ref(), pod.spec.as_ref());
+    Some(Endpoint::Pod { ip, port })
 }
 
-fn metrics_port(pod: &ApiPod) -> Option<u16> {
-    let annotations = pod.metadata.annotations.as_ref();
+/// The metrics port that a pod or a pod template declares: annotation, else a port's name.
+pub(super) fn declared_port(annotations: Option<&Labels>, spec: Option<&PodSpec>) -> Option<u16> {
     let annotated =
         annotations.and_then(|all| all.get("prometheus.io/port")?.trim().parse::<u16>().ok());
     let named = |name: &str| {
-        let containers = pod.spec.as_ref()?.containers.iter();
+        let containers = spec?.containers.iter();
         let mut ports = containers.flat_map(|container| container.ports.iter().flatten());
         let port = ports.find(|port| port.name.as_deref() == Some(name))?;
         u16::try_from(port.container_port).ok()
@@ -173,6 +178,10 @@ fn metrics_port(pod: &ApiPod) -> Option<u16> {
         .or_else(|| named("metrics"))
         .or_else(|| named("http"))
         .filter(|port| *port > 0)
+}
+
+fn annotation<'a>(pod: &'a ApiPod, key: &str) -> Option<&'a str> {
+    pod.metadata.annotations.as_ref()?.get(key).map(String::as_str)
 }
 
 fn condition<'a>(status: &'a PodStatus, kind: &str) -> Option<&'a PodCondition> {

@@ -204,7 +204,8 @@ fn target_ref(target: ScaleTargetRef) -> Result<TargetRef, Error> {
     Ok(TargetRef { kind, name })
 }
 
-fn is_word(text: &str) -> bool {
+/// Whether a text can be part of a path of the API server's.
+pub(super) fn is_word(text: &str) -> bool {
     text.len() <= 253
         && text.starts_with(|c: char| c.is_ascii_alphanumeric())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.')

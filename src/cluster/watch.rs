@@ -97,14 +97,8 @@ fn scope_updates(
     client: &kube::Client,
     namespace: Option<&str>,
 ) -> [BoxStream<'static, Update>; 4] {
-    let kind = GroupVersionKind::gvk("keda.sh", "v1alpha1", "ScaledObject");
-    let resource = ApiResource::from_gvk_with_plural(&kind, "scaledobjects");
-    let objects: Api<DynamicObject> = match namespace {
-        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
-        None => Api::all_with(client.clone(), &resource),
-    };
     [
-        steps(objects, read_scaled_object)
+        steps(scaled_objects(client, namespace), read_scaled_object)
             .map(move |step| Update { scope, change: Change::ScaledObject(step) })
             .boxed(),
         steps(api::<Deployment>(client, namespace), Target::from_deployment)
@@ -117,6 +111,16 @@ fn scope_updates(
             .map(move |step| Update { scope, change: Change::Pod(step) })
             .boxed(),
     ]
+}
+
+/// The ScaledObjects of a namespace, or of all.
+pub(super) fn scaled_objects(client: &kube::Client, namespace: Option<&str>) -> Api<DynamicObject> {
+    let kind = GroupVersionKind::gvk("keda.sh", "v1alpha1", "ScaledObject");
+    let resource = ApiResource::from_gvk_with_plural(&kind, "scaledobjects");
+    match namespace {
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
+        None => Api::all_with(client.clone(), &resource),
+    }
 }
 
 fn api<K>(client: &kube::Client, namespace: Option<&str>) -> Api<K>

@@ -2,9 +2,11 @@
 //!
 //! Does no IO and reads no clock. A publication costs what the changed namespaces hold.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
+use super::group::Groups;
 use super::pod::{Obstacle, Pod};
 use super::scaled_object::{Chosen, ScaledObject, TargetKind, TargetRef};
 use super::selector::{Labels, PodSelector};
@@ -219,7 +221,9 @@ impl Scope {
                 Chosen::Pods(selector) => selector.as_ref(),
             })
             .collect();
-        let pods = assign(&selectors, self.pods.of(namespace).map(|(_, pod)| pod));
+        let all = || self.pods.of(namespace).map(|(_, pod)| pod);
+        let groups = Groups::among(all());
+        let pods = assign(&selectors, all()).into_iter().map(|chosen| groups.replicas(chosen));
         objects
             .into_iter()
             .zip(targets)
@@ -285,7 +289,7 @@ fn workload(
     key: WorkloadKey,
     object: &ScaledObject,
     target: Option<&Target>,
-    pods: &[&Pod],
+    pods: &[Cow<'_, Pod>],
 ) -> Workload {
     Workload {
         key,
@@ -307,7 +311,7 @@ fn workload(
 ///
 /// Ready pods beyond `spec` are surge, or about to go: no capacity. What of `spec` is neither
 /// ready nor known to be no capacity is on its way, whether its pod exists yet or not.
-fn replicas(target: Option<&Target>, pods: &[&Pod]) -> Replicas {
+fn replicas(target: Option<&Target>, pods: &[Cow<'_, Pod>]) -> Replicas {
     let count = |is: fn(&Pod) -> bool| {
         u32::try_from(pods.iter().filter(|pod| is(pod)).count()).unwrap_or(u32::MAX)
     };

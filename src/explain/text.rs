@@ -218,7 +218,7 @@ fn item(out: &mut dyn Write, name: &str, text: &str) -> io::Result<()> {
 }
 
 /// Writes words after `first`, and further lines after `rest`, within [`WIDTH`].
-fn wrapped(out: &mut dyn Write, first: &str, rest: &str, text: &str) -> io::Result<()> {
+pub(crate) fn wrapped(out: &mut dyn Write, first: &str, rest: &str, text: &str) -> io::Result<()> {
     let mut line = first.to_owned();
     let mut is_empty = true;
     for word in text.split_whitespace() {

@@ -53,6 +53,7 @@ fn a_ready_pod_has_its_times_address_and_labels() {
             },
             obstacle: None,
             gpus: None,
+            group_size: 1,
         }
     );
 }

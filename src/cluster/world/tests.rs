@@ -74,6 +74,7 @@ fn pod(name: &str, app: &str, phase: Phase, obstacle: Option<Obstacle>) -> Chang
         },
         obstacle,
         gpus: Some(2),
+        group_size: 1,
     };
     Change::Pod(Step::Put(key(name), pod))
 }

@@ -1,0 +1,105 @@
+//! A simulated engine on the address of each pod that is Ready, and the gateway told of it.
+//!
+//! Must not decide when a pod is Ready: that is the stand-in kubelet's.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, ListParams};
+use tokio::task::JoinHandle;
+
+use crate::gateway::Gateway;
+use crate::process::Process;
+
+/// Where engines listen.
+pub(crate) const PORT: u16 = 8000;
+/// What the engines serve.
+pub(crate) const MODEL: &str = "test-model";
+/// How often the pods are looked at.
+const INTERVAL: Duration = Duration::from_millis(300);
+
+/// The engines of a namespace; they end with the value.
+#[derive(Debug)]
+pub(crate) struct Engines {
+    running: Arc<Mutex<BTreeMap<String, (SocketAddr, Process)>>>,
+    watcher: JoinHandle<()>,
+}
+
+impl Engines {
+    /// Starts and ends engines as the pods of the namespace turn Ready and go, until dropped.
+    pub(crate) fn follow(
+        client: &kube::Client,
+        namespace: &str,
+        gateway: Gateway,
+        dir: &Path,
+    ) -> Engines {
+        let running = Arc::<Mutex<BTreeMap<String, (SocketAddr, Process)>>>::default();
+        let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+        let (shared, dir) = (Arc::clone(&running), dir.to_owned());
+        let watcher = tokio::spawn(async move {
+            loop {
+                // An API server that is away changes nothing about the engines.
+                if let Ok(list) = pods.list(&ListParams::default()).await {
+                    let ready = ready(list.items);
+                    let mut running = shared.lock().unwrap_or_else(PoisonError::into_inner);
+                    running.retain(|name, _| ready.contains_key(name));
+                    for (name, address) in ready {
+                        running.entry(name.clone()).or_insert_with(|| {
+                            (address, engine(address, &dir.join(format!("engine-{name}.log"))))
+                        });
+                    }
+                    gateway.set_backends(running.values().map(|(address, _)| *address).collect());
+                }
+                tokio::time::sleep(INTERVAL).await;
+            }
+        });
+        Engines { running, watcher }
+    }
+
+    /// Sends a signal such as `STOP` to every engine.
+    pub(crate) fn signal(&self, name: &str) {
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        running.values().for_each(|(_, process)| process.signal(name));
+    }
+}
+
+impl Drop for Engines {
+    fn drop(&mut self) {
+        self.watcher.abort();
+        self.running.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+fn ready(pods: Vec<Pod>) -> BTreeMap<String, SocketAddr> {
+    let of_pod = |pod: Pod| {
+        let status = pod.status?;
+        let is_ready = status
+            .conditions?
+            .iter()
+            .any(|condition| condition.type_ == "Ready" && condition.status == "True");
+        let ip = status.pod_ip?.parse().ok()?;
+        let stays = is_ready && pod.metadata.deletion_timestamp.is_none();
+        stays.then_some((pod.metadata.name?, SocketAddr::new(ip, PORT)))
+    };
+    pods.into_iter().filter_map(of_pod).collect()
+}
+
+fn engine(address: SocketAddr, log: &Path) -> Process {
+    let profile = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cluster/engine.yaml");
+    let mut command = Command::new(loadgen());
+    command.args(["engine", "--profile", profile, "--model", MODEL]);
+    command.arg("--listen").arg(address.to_string());
+    Process::start(&mut command, log)
+}
+
+/// The load generator's program, which `cargo build --workspace` puts beside the scaler's.
+pub(crate) fn loadgen() -> PathBuf {
+    let path = Path::new(env!("CARGO_BIN_EXE_ghostscaler")).with_file_name("loadgen");
+    assert!(path.exists(), "{} is not built: cargo build --workspace --bins", path.display());
+    path
+}

@@ -1,0 +1,82 @@
+//! The whole loop on a real control plane: traffic, queue, scrape, decision, KEDA, the HPA, the
+//! scheduler, Ready; nothing is stood in for but the kubelets and the GPUs.
+//!
+//! Must not run by itself: `tests/cluster/run.sh` says where the programs are. One cluster serves all
+//! scenarios; each has a namespace, a scaler and a gateway of its own, and those that break a part of
+//! the cluster run alone.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "helpers of tests are not inside of test functions, where these are allowed"
+)]
+
+mod engines;
+mod gateway;
+mod kubectl;
+mod load;
+mod objects;
+mod plane;
+mod ports;
+mod process;
+mod scaler;
+mod scenarios;
+mod scene;
+mod timeline;
+
+use std::process::ExitCode;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+
+use plane::Plane;
+use scenarios::{SCENARIOS, Scenario};
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    // Each waits much more than it computes, but the control plane is shared.
+    arguments.test_threads.get_or_insert(4);
+    let selected = |name: &str| {
+        let matches = |filter: &String| {
+            if arguments.exact { name == filter.as_str() } else { name.contains(filter.as_str()) }
+        };
+        arguments.filter.as_ref().is_none_or(matches) && !arguments.skip.iter().any(matches)
+    };
+    let runs = !arguments.list && SCENARIOS.iter().any(|scenario| selected(scenario.name));
+    let plane = if runs {
+        process::end_all_on_interrupt();
+        match Plane::start() {
+            Ok(plane) => Some(Arc::new(plane)),
+            Err(missing) => {
+                println!("skipped: the cluster's tests: {missing}");
+                return ExitCode::SUCCESS;
+            }
+        }
+    } else {
+        None
+    };
+    let cluster = Arc::new(RwLock::new(()));
+    let trials = SCENARIOS.iter().map(|scenario| trial(scenario, plane.clone(), &cluster));
+    libtest_mimic::run(&arguments, trials.collect()).exit_code()
+}
+
+/// A scenario that breaks the cluster has it alone.
+fn trial(
+    scenario: &'static Scenario,
+    plane: Option<Arc<Plane>>,
+    cluster: &Arc<RwLock<()>>,
+) -> Trial {
+    let cluster = Arc::clone(cluster);
+    Trial::test(scenario.name, move || {
+        let plane = plane.ok_or_else(|| Failed::from("no cluster was started"))?;
+        if scenario.breaks {
+            let _alone = cluster.write().unwrap_or_else(PoisonError::into_inner);
+            scene::play(scenario, &plane);
+        } else {
+            let _shared = cluster.read().unwrap_or_else(PoisonError::into_inner);
+            scene::play(scenario, &plane);
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,178 @@
+//! The objects of a scenario: a Deployment of engines, and the ScaledObject of `generate`'s making.
+//!
+//! Must say what `generate` says, with short holds and cool-downs, so that a scenario takes minutes.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use crate::engines::PORT;
+
+/// The name of the target and of its ScaledObject.
+pub(crate) const NAME: &str = "llm";
+
+/// A Deployment to be.
+#[derive(Debug, Clone)]
+pub(crate) struct Target {
+    replicas: u32,
+    cold_start: &'static str,
+    pool: &'static str,
+    surge: &'static str,
+    revision: u32,
+}
+
+impl Target {
+    /// Ready three seconds after its placement, in the pool with room.
+    pub(crate) fn new(replicas: u32) -> Target {
+        Target { replicas, cold_start: "3s", pool: "large", surge: "25%", revision: 1 }
+    }
+
+    /// How long a pod takes to be ready.
+    pub(crate) fn cold_start(self, cold_start: &'static str) -> Target {
+        Target { cold_start, ..self }
+    }
+
+    /// Which nodes it may use.
+    pub(crate) fn pool(self, pool: &'static str) -> Target {
+        Target { pool, ..self }
+    }
+
+    /// How many pods beyond its count a rollout may have.
+    pub(crate) fn surge(self, surge: &'static str) -> Target {
+        Target { surge, ..self }
+    }
+
+    /// Another template, which rolls out.
+    pub(crate) fn revision(self, revision: u32) -> Target {
+        Target { revision, ..self }
+    }
+
+    /// The pod template.
+    pub(crate) fn template(&self) -> Value {
+        json!({
+            "metadata": {"labels": {"app": NAME}, "annotations": {
+                "ghostscaler.test/cold-start": self.cold_start,
+                "ghostscaler.test/revision": self.revision.to_string(),
+            }},
+            "spec": {
+                "nodeSelector": {"pool": self.pool},
+                "terminationGracePeriodSeconds": 5,
+                "containers": [{"name": "vllm", "image": "vllm/vllm-openai:v0.32.0",
+                    "ports": [{"name": "http", "containerPort": PORT}],
+                    "resources": {"limits": {"nvidia.com/gpu": "1"}}}],
+            },
+        })
+    }
+
+    /// The object.
+    pub(crate) fn object(&self) -> Value {
+        json!({
+            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": NAME},
+            "spec": {
+                "replicas": self.replicas,
+                "selector": {"matchLabels": {"app": NAME}},
+                "strategy": {"rollingUpdate": {"maxSurge": self.surge, "maxUnavailable": 0}},
+                "template": self.template(),
+            },
+        })
+    }
+}
+
+/// A ScaledObject to be.
+#[derive(Debug, Clone)]
+pub(crate) struct Scaled {
+    min: u32,
+    max: u32,
+    cooldown_s: u32,
+    initial_cooldown_s: u32,
+    kind: &'static str,
+    triggers: Vec<BTreeMap<&'static str, String>>,
+    paused: bool,
+    tolerance: bool,
+}
+
+impl Scaled {
+    /// One trigger with a hold of ten seconds, the shortest there is.
+    pub(crate) fn new(address: &str, min: u32, max: u32) -> Scaled {
+        let metadata = BTreeMap::from([
+            ("scalerAddress", address.to_owned()),
+            ("ghostHold", "10s".to_owned()),
+        ]);
+        Scaled {
+            min,
+            max,
+            cooldown_s: 30,
+            initial_cooldown_s: 60,
+            kind: "external-push",
+            triggers: vec![metadata],
+            paused: false,
+            tolerance: true,
+        }
+    }
+
+    /// Metadata of the first trigger.
+    pub(crate) fn with(mut self, key: &'static str, value: &str) -> Scaled {
+        self.triggers[0].insert(key, value.to_owned());
+        self
+    }
+
+    /// A second trigger, the same but for this.
+    pub(crate) fn second(mut self, key: &'static str, value: &str) -> Scaled {
+        let mut second = self.triggers[0].clone();
+        second.insert(key, value.to_owned());
+        self.triggers.push(second);
+        self
+    }
+
+    /// `external` in the place of `external-push`.
+    pub(crate) fn polled(self) -> Scaled {
+        Scaled { kind: "external", ..self }
+    }
+
+    /// Paused by KEDA's annotation.
+    pub(crate) fn paused(self, paused: bool) -> Scaled {
+        Scaled { paused, ..self }
+    }
+
+    /// As users write it who know nothing of the dead band.
+    pub(crate) fn without_tolerance(self) -> Scaled {
+        Scaled { tolerance: false, ..self }
+    }
+
+    /// The object.
+    pub(crate) fn object(&self) -> Value {
+        let step = |policy: Value| {
+            let mut step = json!({"stabilizationWindowSeconds": 0, "policies": [policy]});
+            if self.tolerance {
+                step["tolerance"] = json!("0");
+            }
+            step
+        };
+        let triggers: Vec<Value> = self
+            .triggers
+            .iter()
+            .map(|metadata| {
+                json!({"type": self.kind, "metricType": "AverageValue", "metadata": metadata})
+            })
+            .collect();
+        let annotations =
+            if self.paused { json!({"autoscaling.keda.sh/paused": "true"}) } else { json!({}) };
+        json!({
+            "apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject",
+            "metadata": {"name": NAME, "annotations": annotations},
+            "spec": {
+                "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": NAME},
+                "minReplicaCount": self.min,
+                "maxReplicaCount": self.max,
+                "pollingInterval": 5,
+                "cooldownPeriod": self.cooldown_s,
+                "initialCooldownPeriod": self.initial_cooldown_s,
+                "advanced": {"horizontalPodAutoscalerConfig": {"behavior": {
+                    "scaleUp": step(json!({"type": "Pods", "value": self.max, "periodSeconds": 15})),
+                    "scaleDown": step(json!({"type": "Percent", "value": 100, "periodSeconds": 15})),
+                }}},
+                "triggers": triggers,
+            },
+        })
+    }
+}

@@ -1,0 +1,177 @@
+//! The control plane: etcd, API server, controller manager, scheduler, KWOK for the kubelets, KEDA's
+//! operator and metrics adapter; each a real program on a port of loopback.
+//!
+//! Must know nothing of the scaler but the rights that its manifests give it.
+
+mod nodes;
+mod parts;
+mod pki;
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::api::{Api, PostParams};
+use tokio::time::{Instant, sleep};
+
+use crate::kubectl::Kubectl;
+use crate::process::Process;
+
+pub(crate) use nodes::SMALL_POOL_GPUS;
+pub(crate) use parts::Part;
+
+/// How long a part may take to answer after its start, on a machine under load.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Where the programs are, said by `run.sh`.
+const BIN: &str = "GHOSTSCALER_CLUSTER_BIN";
+
+/// A running control plane; it ends with its value.
+#[derive(Debug)]
+pub(crate) struct Plane {
+    bin: PathBuf,
+    dir: PathBuf,
+    ports: parts::Ports,
+    running: Mutex<BTreeMap<Part, Process>>,
+}
+
+impl Plane {
+    /// Starts everything and waits until KEDA answers for the external metrics.
+    ///
+    /// An error is what is missing on this machine.
+    pub(crate) fn start() -> Result<Plane, String> {
+        let bin = env::var_os(BIN)
+            .ok_or_else(|| format!("${BIN} is not set: use tests/cluster/run.sh"))?;
+        let bin = fs::canonicalize(&bin).map_err(|error| format!("${BIN}: {error}"))?;
+        let missing = Part::ALL.iter().map(|part| part.program()).chain(["kubectl"]);
+        if let Some(program) = missing.into_iter().find(|program| !bin.join(program).exists()) {
+            return Err(format!("{} has no {program}", bin.display()));
+        }
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cluster");
+        if dir.exists() {
+            fs::remove_dir_all(&dir).unwrap();
+        }
+        fs::create_dir_all(&dir).unwrap();
+        let ports = parts::Ports::choose();
+        pki::make(&dir, ports.api)?;
+        let plane = Plane { bin, dir, ports, running: Mutex::default() };
+        println!("cluster: logs in {}", plane.dir().display());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(plane.bring_up());
+        Ok(plane)
+    }
+
+    async fn bring_up(&self) {
+        self.start_part(Part::Etcd);
+        self.start_part(Part::ApiServer);
+        self.until_served("/readyz").await;
+        let client = self.client().await;
+        nodes::create(&client).await;
+        let others = [Part::ControllerManager, Part::Scheduler, Part::Kwok];
+        others.into_iter().for_each(|part| self.start_part(part));
+        let kubectl = self.kubectl();
+        for namespace in ["keda", "monitoring", "team-a"] {
+            kubectl.run(&["create", "namespace", namespace]);
+        }
+        let crds = self.bin.join("crds");
+        let own = Path::new("tests/cluster/crds");
+        for dir in [crds.as_path(), own] {
+            // Too large for the annotation of a plain apply.
+            kubectl.run(&["apply", "--server-side", "-f", dir.to_str().unwrap()]);
+        }
+        kubectl
+            .try_run_with(&["apply", "-f", "-"], &parts::external_metrics_api(&self.ports))
+            .unwrap_or_else(|error| panic!("the external metrics API: {error}"));
+        for file in ["namespace", "serviceaccount", "rbac"] {
+            kubectl.run(&["apply", "-f", &format!("manifests/base/{file}.yaml")]);
+        }
+        self.start_part(Part::Keda);
+        self.start_part(Part::Adapter);
+        self.until_keda_serves().await;
+    }
+
+    /// Waits until the external metrics of KEDA are served.
+    pub(crate) async fn until_keda_serves(&self) {
+        self.until_served("/apis/external.metrics.k8s.io/v1beta1").await;
+    }
+
+    /// Waits until the API server answers at a path.
+    pub(crate) async fn until_served(&self, path: &str) {
+        let kubectl = self.kubectl();
+        let end = Instant::now() + PATIENCE;
+        while let Err(error) = kubectl.try_run(&["get", "--raw", path]) {
+            assert!(
+                Instant::now() < end,
+                "{path} is not served, see {}: {error}",
+                self.dir().display()
+            );
+            sleep(Duration::from_millis(300)).await;
+        }
+    }
+
+    /// Starts a part, again or for the first time.
+    pub(crate) fn start_part(&self, part: Part) {
+        let mut command = part.command(&self.bin, &self.dir, &self.ports);
+        let log = self.dir.join(format!("{}.log", part.program()));
+        self.running().insert(part, Process::start(&mut command, &log));
+    }
+
+    /// Ends a part at once, as a crash does.
+    pub(crate) fn kill_part(&self, part: Part) {
+        drop(self.running().remove(&part));
+    }
+
+    /// Sends a signal such as `STOP` or `CONT` to a part.
+    pub(crate) fn signal_part(&self, part: Part, signal: &str) {
+        self.running()[&part].signal(signal);
+    }
+
+    /// Where logs and files are; they stay until the next run.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// `kubectl` with every right.
+    pub(crate) fn kubectl(&self) -> Kubectl {
+        Kubectl { program: self.bin.join("kubectl"), kubeconfig: self.admin() }
+    }
+
+    /// A client with every right, of the present runtime.
+    pub(crate) async fn client(&self) -> kube::Client {
+        rustls::crypto::ring::default_provider().install_default().ok();
+        ghostscaler::cluster::connect(Some(&self.admin())).await.unwrap()
+    }
+
+    /// The kubeconfig of an administrator.
+    pub(crate) fn admin(&self) -> PathBuf {
+        self.dir.join("admin.kubeconfig")
+    }
+
+    /// A kubeconfig with the rights of the scaler's own ServiceAccount, and no others.
+    pub(crate) async fn scaler_rights(&self, client: &kube::Client) -> PathBuf {
+        let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), "ghostscaler");
+        let request = TokenRequest {
+            spec: Some(TokenRequestSpec {
+                expiration_seconds: Some(7_200),
+                ..TokenRequestSpec::default()
+            }),
+            ..TokenRequest::default()
+        };
+        let options = PostParams::default();
+        let answer = accounts.create_token_request("ghostscaler", &options, &request);
+        let token = answer.await.unwrap().status.unwrap().token.unwrap();
+        let path = self.dir.join("scaler.kubeconfig");
+        let user = format!("{{token: {token}}}");
+        fs::write(&path, pki::kubeconfig(&self.dir, self.ports.api, &user)).unwrap();
+        path
+    }
+
+    fn running(&self) -> std::sync::MutexGuard<'_, BTreeMap<Part, Process>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,106 @@
+//! The scaler's own program, with the rights of its own ServiceAccount.
+//!
+//! Must be started as its manifests start it, but for addresses and directories.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::time::{Instant, sleep};
+
+use crate::ports;
+use crate::process::Process;
+
+/// How long it may take to be ready.
+const READY: Duration = Duration::from_secs(60);
+
+/// What a scaler needs to be started, again or for the first time, at the same address.
+#[derive(Debug, Clone)]
+pub(crate) struct Setup {
+    pub(crate) kubeconfig: PathBuf,
+    pub(crate) namespace: String,
+    pub(crate) dir: PathBuf,
+    pub(crate) grpc: u16,
+    pub(crate) http: u16,
+}
+
+/// A running scaler.
+#[derive(Debug)]
+pub(crate) struct Scaler {
+    process: Process,
+    http: u16,
+    client: reqwest::Client,
+}
+
+impl Setup {
+    /// A setup with ports of its own.
+    pub(crate) fn new(kubeconfig: PathBuf, namespace: &str, dir: &Path) -> Setup {
+        let [grpc, http] = ports::free();
+        let setup =
+            Setup { kubeconfig, namespace: namespace.to_owned(), dir: dir.to_owned(), grpc, http };
+        setup.configure("");
+        setup
+    }
+
+    /// Replaces the configuration file.
+    pub(crate) fn configure(&self, text: &str) {
+        fs::write(self.dir.join("config.yaml"), text).unwrap();
+    }
+
+    /// Where KEDA finds it.
+    pub(crate) fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.grpc)
+    }
+
+    /// Starts it and waits until it is ready.
+    pub(crate) async fn start(&self) -> Scaler {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ghostscaler"));
+        command.arg("serve").arg("--kubeconfig").arg(&self.kubeconfig);
+        command.args(["--namespace", &self.namespace, "--log-format", "json"]);
+        command.arg("--config").arg(self.dir.join("config.yaml"));
+        command.arg("--state-dir").arg(self.dir.join("state"));
+        command.arg("--decision-log").arg(self.dir.join("decisions.jsonl"));
+        command.arg("--grpc-address").arg(self.address());
+        command.arg("--http-address").arg(format!("127.0.0.1:{}", self.http));
+        let process = Process::start(&mut command, &self.dir.join("scaler.log"));
+        let client =
+            reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(5)).build().unwrap();
+        let scaler = Scaler { process, http: self.http, client };
+        let end = Instant::now() + READY;
+        while scaler.get("/readyz").await.is_none() {
+            assert!(
+                Instant::now() < end,
+                "not ready, see {}",
+                self.dir.join("scaler.log").display()
+            );
+            sleep(Duration::from_millis(100)).await;
+        }
+        scaler
+    }
+}
+
+impl Scaler {
+    /// The snapshot of a workload, where there is one.
+    pub(crate) async fn workload(&self, namespace: &str, name: &str) -> Option<Value> {
+        let body = self.get(&format!("/api/v1/workloads/{namespace}/{name}")).await?;
+        serde_json::from_str(&body).ok()
+    }
+
+    /// Kills it as a crash does.
+    pub(crate) fn kill(self) {
+        drop(self.process);
+    }
+
+    /// Ends it as Kubernetes does.
+    pub(crate) async fn stop(self) {
+        self.process.end("TERM").await;
+    }
+
+    async fn get(&self, path: &str) -> Option<String> {
+        let url = format!("http://127.0.0.1:{}{path}", self.http);
+        let answer = self.client.get(url).send().await.ok()?;
+        answer.error_for_status().ok()?.text().await.ok()
+    }
+}

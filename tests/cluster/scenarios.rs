@@ -1,0 +1,72 @@
+//! The scenarios by name, and what each is about.
+//!
+//! Must say what has to hold, never how long something takes on a given machine: bounds are wide where
+//! something must come, and exact where something must not.
+
+mod basics;
+mod edits;
+mod faults;
+mod files;
+mod zero;
+
+use std::future::Future;
+use std::pin::Pin;
+
+use crate::scene::Scene;
+
+/// What a scenario does.
+pub(crate) type Play = for<'a> fn(&'a mut Scene) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
+
+/// One scenario.
+pub(crate) struct Scenario {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    /// It stops a part of the cluster, so that no other may run beside it.
+    pub(crate) breaks: bool,
+    pub(crate) play: Play,
+}
+
+macro_rules! scenario {
+    ($name:literal, $about:literal, $play:path) => {
+        Scenario { name: $name, about: $about, breaks: false, play: |s| Box::pin($play(s)) }
+    };
+    ($name:literal, $about:literal, breaks $play:path) => {
+        Scenario { name: $name, about: $about, breaks: true, play: |s| Box::pin($play(s)) }
+    };
+}
+
+/// All of them.
+pub(crate) const SCENARIOS: &[Scenario] = &[
+    scenario!("manifests", "the API server takes every file", files::manifests),
+    scenario!("generate", "the API server takes what generate prints", files::generate),
+    scenario!("adopt", "a running target is taken over without moving it", basics::adopt),
+    scenario!("dips", "1 to N to 1; a dip shorter than the hold moves nothing", basics::dips),
+    scenario!("steps_of_one", "each step of one is taken at 10, 12 and 20", basics::steps_of_one),
+    scenario!("dead_band", "without tolerance the HPA ignores 10 to 11", basics::dead_band),
+    scenario!("pending", "pods without a GPU are no reason for more", basics::pending),
+    scenario!("external", "external works as external-push does", basics::external),
+    scenario!(
+        "zero_and_wake",
+        "1 to 0 after the idle time, one wake for a request",
+        zero::and_wake
+    ),
+    scenario!("fifty_at_zero", "fifty requests at zero are one wake, none is lost", zero::fifty),
+    scenario!("cancelled_zero", "new demand cancels a pending zero", zero::cancelled),
+    scenario!("install_order", "a ScaledObject before its scaler", edits::install_order),
+    scenario!("two_triggers", "the larger of two triggers wins", edits::two_triggers),
+    scenario!("edited", "an edit under load moves nothing by itself", edits::edited),
+    scenario!("paused", "pause and resume under load", edits::paused),
+    scenario!("deleted", "deleted and created again under load", edits::deleted),
+    scenario!(
+        "rollout",
+        "a rollout in the middle of a peak never lowers the count",
+        edits::rollout
+    ),
+    scenario!("surge_drift", "surge pods do not ratchet the count up", edits::surge_drift),
+    scenario!("scaler_restart", "kill and stop the scaler under load", faults::scaler_restart),
+    scenario!("engines_hang", "all engines hang under load", faults::engines_hang),
+    scenario!("keda_restart", "KEDA's operator is killed under load", breaks faults::keda_restart),
+    scenario!("adapter_restart", "KEDA's adapter is killed under load", breaks faults::adapter_restart),
+    scenario!("api_server_restart", "the API server is killed under load", breaks faults::api_restart),
+    scenario!("etcd_pause", "etcd hangs for half a minute under load", breaks faults::etcd_pause),
+];

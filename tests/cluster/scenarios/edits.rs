@@ -1,0 +1,93 @@
+//! What people and pipelines do to a workload while it is under load.
+
+use crate::objects::Target;
+use crate::scene::Scene;
+
+/// What three replicas of the test's engine carry well, in requests a second.
+const THREE_REPLICAS: f64 = 3.5;
+
+/// Under load, with everything that was ordered ready; the count.
+async fn at_a_peak(scene: &mut Scene, target: &Target, max: u32) -> Option<u32> {
+    let scaled = scene.scaled(1, max).with("ghostHold", "60s");
+    scene.begin(target, &scaled).await;
+    scene.load(THREE_REPLICAS).await;
+    scene.until("more than one is ordered", 60, |now| now.spec > Some(1)).await;
+    let settled =
+        scene.until("the queue is served", 180, |now| now.spec == now.ready && now.in_flight < 16);
+    settled.await.spec
+}
+
+/// KEDA makes no HPA for it and tries again later and later; once the scaler is there, it works.
+pub(crate) async fn install_order(scene: &mut Scene) {
+    scene.deploy(&Target::new(2)).await;
+    let scaled = scene.scaled(1, 8);
+    scene.scale_with(&scaled);
+    scene.stays("nothing moves without a scaler", 20, |now| now.spec == Some(2)).await;
+    scene.start_scaler().await;
+    scene.load(2.0 * THREE_REPLICAS).await;
+    scene.until("KEDA has found it", 300, |now| now.spec > Some(2)).await;
+}
+
+pub(crate) async fn two_triggers(scene: &mut Scene) {
+    let scaled = scene.scaled(1, 10).with("targetInFlight", "100").second("targetInFlight", "1");
+    scene.begin(&Target::new(1), &scaled).await;
+    let snapshot = scene.snapshot().await;
+    assert_eq!(snapshot["triggers"].as_array().map(Vec::len), Some(2), "{snapshot}");
+    // Two in flight: one replica to the first trigger, two to the second.
+    scene.load(0.9).await;
+    scene.until("the larger wins", 120, |now| now.spec >= Some(2)).await;
+}
+
+pub(crate) async fn edited(scene: &mut Scene) {
+    let peak = at_a_peak(scene, &Target::new(1), 8).await;
+    let edit = scene.scaled(1, 9).with("ghostHold", "90s").with("sloTtft", "3s");
+    scene.scale_with(&edit);
+    scene.stays("the edit moves nothing", 45, |now| now.spec >= peak).await;
+    let typo = edit.clone().with("sloTtft", "soon");
+    scene.scale_with(&typo);
+    scene.stays("a wrong value freezes the count", 40, |now| now.spec >= peak).await;
+    let events = scene.kubectl().run(&["get", "events", "-n", &scene.namespace, "-o", "yaml"]);
+    assert!(events.contains("sloTtft"), "the event names the key:\n{events}");
+    scene.scale_with(&edit);
+    scene.stays("corrected, and still nothing moves", 30, |now| now.spec >= peak).await;
+}
+
+pub(crate) async fn paused(scene: &mut Scene) {
+    let peak = at_a_peak(scene, &Target::new(1), 8).await;
+    let scaled = scene.scaled(1, 8).with("ghostHold", "10s");
+    scene.scale_with(&scaled.clone().paused(true));
+    scene.load(0.0).await;
+    scene.stays("paused, nothing moves", 45, |now| now.spec == peak).await;
+    scene.scale_with(&scaled);
+    scene.until("resumed, it goes down", 240, |now| now.spec == Some(1)).await;
+}
+
+pub(crate) async fn deleted(scene: &mut Scene) {
+    let peak = at_a_peak(scene, &Target::new(1), 8).await;
+    let words = ["delete", "scaledobject", "llm", "-n", &scene.namespace];
+    scene.kubectl().run(&words);
+    scene.timeline.say("ScaledObject deleted");
+    scene.stays("nothing moves", 25, |now| now.spec == peak).await;
+    let again = scene.scaled(1, 8).with("ghostHold", "60s");
+    scene.scale_with(&again);
+    scene.stays("adopted again as it is", 45, |now| now.spec >= peak).await;
+}
+
+pub(crate) async fn rollout(scene: &mut Scene) {
+    let target = Target::new(1).cold_start("8s");
+    let peak = at_a_peak(scene, &target, 8).await;
+    scene.roll_out(&target.clone().revision(2));
+    scene.timeline.say("a new template rolls out");
+    scene.stays("never fewer during the rollout", 75, |now| now.spec >= peak).await;
+}
+
+/// With surge pods the HPA sees more replicas than were ordered; inside its tolerance it would keep
+/// them.
+pub(crate) async fn surge_drift(scene: &mut Scene) {
+    let target = Target::new(10).surge("10%").cold_start("6s");
+    let scaled = scene.scaled(10, 30).with("ghostHold", "10s");
+    scene.begin(&target, &scaled).await;
+    scene.roll_out(&target.clone().revision(2));
+    scene.timeline.say("a new template rolls out");
+    scene.stays("ten, whatever surges", 90, |now| now.spec == Some(10)).await;
+}

@@ -1,0 +1,91 @@
+//! Parts that go away under load: no replica is lost, and afterwards the loop works again.
+
+use crate::objects::Target;
+use crate::plane::Part;
+use crate::scene::Scene;
+
+/// What three replicas of the test's engine carry well, in requests a second.
+const THREE_REPLICAS: f64 = 3.5;
+
+/// Under load with everything ready; the count.
+async fn at_a_peak(scene: &mut Scene) -> Option<u32> {
+    let scaled = scene.scaled(1, 8).with("ghostHold", "60s");
+    scene.begin(&Target::new(1), &scaled).await;
+    scene.load(THREE_REPLICAS).await;
+    scene.until("more than one is ordered", 60, |now| now.spec > Some(1)).await;
+    let settled =
+        scene.until("the queue is served", 180, |now| now.spec == now.ready && now.in_flight < 16);
+    settled.await.spec
+}
+
+/// The loop still moves: up with more load.
+async fn still_works(scene: &mut Scene, peak: Option<u32>) {
+    scene.load(2.5 * THREE_REPLICAS).await;
+    scene.until("more load is followed", 180, |now| now.spec > peak).await;
+}
+
+pub(crate) async fn scaler_restart(scene: &mut Scene) {
+    let peak = at_a_peak(scene).await;
+    scene.kill_scaler();
+    scene.stays("no replica is lost without a scaler", 25, |now| now.spec >= peak).await;
+    scene.start_scaler().await;
+    scene.stays("nor after its start", 45, |now| now.spec >= peak).await;
+    scene.stop_scaler().await;
+    scene.start_scaler().await;
+    scene.stays("nor after a clean one", 30, |now| now.spec >= peak).await;
+    still_works(scene, peak).await;
+}
+
+pub(crate) async fn engines_hang(scene: &mut Scene) {
+    let peak = at_a_peak(scene).await;
+    scene.engines.signal("STOP");
+    scene.timeline.say("all engines hang");
+    scene.stays("no replica is lost", 60, |now| now.spec >= peak).await;
+    scene.engines.signal("CONT");
+    scene.timeline.say("they go on");
+    scene.until("the inputs are whole again", 60, |now| now.health.as_deref() == Some("ok")).await;
+}
+
+pub(crate) async fn keda_restart(scene: &mut Scene) {
+    let peak = at_a_peak(scene).await;
+    scene.plane.kill_part(Part::Keda);
+    scene.timeline.say("KEDA's operator killed");
+    scene.stays("no replica is lost", 30, |now| now.spec >= peak).await;
+    scene.plane.start_part(Part::Keda);
+    scene.stays("nor after its start", 45, |now| now.spec >= peak).await;
+    still_works(scene, peak).await;
+}
+
+pub(crate) async fn adapter_restart(scene: &mut Scene) {
+    let peak = at_a_peak(scene).await;
+    scene.plane.kill_part(Part::Adapter);
+    scene.timeline.say("KEDA's adapter killed");
+    scene.stays("no replica is lost", 30, |now| now.spec >= peak).await;
+    scene.plane.start_part(Part::Adapter);
+    scene.plane.until_keda_serves().await;
+    scene.stays("nor after its start", 30, |now| now.spec >= peak).await;
+    still_works(scene, peak).await;
+}
+
+pub(crate) async fn api_restart(scene: &mut Scene) {
+    let peak = at_a_peak(scene).await;
+    scene.plane.kill_part(Part::ApiServer);
+    scene.timeline.say("API server killed");
+    scene.wait(20).await;
+    scene.plane.start_part(Part::ApiServer);
+    scene.plane.until_served("/readyz").await;
+    scene.timeline.say("API server serves again");
+    scene.stays("no replica is lost", 60, |now| now.spec >= peak).await;
+    still_works(scene, peak).await;
+}
+
+pub(crate) async fn etcd_pause(scene: &mut Scene) {
+    let peak = at_a_peak(scene).await;
+    scene.plane.signal_part(Part::Etcd, "STOP");
+    scene.timeline.say("etcd hangs");
+    scene.wait(30).await;
+    scene.plane.signal_part(Part::Etcd, "CONT");
+    scene.timeline.say("etcd goes on");
+    scene.stays("no replica is lost", 60, |now| now.spec >= peak).await;
+    still_works(scene, peak).await;
+}

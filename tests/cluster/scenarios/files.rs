@@ -1,0 +1,63 @@
+//! What this repository gives to an API server: manifests, and what `generate` prints.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::objects::Target;
+use crate::scene::Scene;
+
+/// Every installation and example, by a real API server's own rules; unknown fields are errors.
+pub(crate) async fn manifests(scene: &mut Scene) {
+    let kubectl = scene.kubectl();
+    let strict = ["--dry-run=server", "--validate=strict"];
+    for folder in ["manifests", "manifests/overlays/prometheus-operator", "manifests/overlays/tls"]
+    {
+        kubectl.run(&[&["apply", "-k", folder][..], &strict].concat());
+        scene.timeline.say(folder);
+    }
+    for folder in ["manifests/examples", "manifests/examples/scale-to-zero"] {
+        for entry in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_file() {
+                let file = path.to_str().unwrap();
+                kubectl.run(&[&["apply", "-f", file][..], &strict].concat());
+                scene.timeline.say(file.rsplit_once("manifests/").unwrap().1);
+            }
+        }
+    }
+}
+
+/// For each kind of target, with and without doubts, and as a person pipes it.
+pub(crate) async fn generate(scene: &mut Scene) {
+    scene.deploy(&Target::new(2)).await;
+    let kubeconfig = scene.plane.admin();
+    let namespace = scene.namespace.clone();
+    let group = fs::read_to_string("manifests/examples/leaderworkerset.yaml").unwrap();
+    let group = group.split("---").next().unwrap().replace("team-a", &namespace);
+    scene.kubectl().try_run_with(&["apply", "-f", "-"], &group).unwrap();
+    for (words, warned) in [
+        (&["deployment/llm"][..], ""),
+        (&["deploy/llm", "--max", "40", "--metadata", "sloTtft=1s"], ""),
+        (&["deployments.apps/llm", "--min", "0"], "zero is never reached"),
+        (&["deployment/llm", "--max", "70"], "needs 70 GPUs"),
+        (&["leaderworkerset/llm", "--max", "4"], ""),
+        (&["lws/llm", "--format", "json", "--max", "4"], ""),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_ghostscaler"))
+            .arg("generate")
+            .args(words)
+            .args(["-n", &namespace])
+            .env("KUBECONFIG", &kubeconfig)
+            .output()
+            .unwrap();
+        let [yaml, said] = [&output.stdout, &output.stderr].map(|it| String::from_utf8_lossy(it));
+        assert!(output.status.success(), "{words:?}: {said}");
+        let is_warned = if warned.is_empty() { said.is_empty() } else { said.contains(warned) };
+        assert!(is_warned, "{words:?}: {said}");
+        let apply = ["apply", "--dry-run=server", "--validate=strict", "-f", "-"];
+        let applied = scene.kubectl().try_run_with(&apply, &yaml);
+        applied.unwrap_or_else(|error| panic!("{words:?}: {error}\n{yaml}"));
+        scene.timeline.say(&words.join(" "));
+    }
+}

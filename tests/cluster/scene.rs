@@ -1,0 +1,270 @@
+//! A scenario's own namespace with everything in it, and the ways to look at it and to wait.
+//!
+//! Must leave nothing behind: all of it ends with the scenario, whose timeline is printed.
+
+use std::fs;
+use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::api::Api;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use crate::engines::Engines;
+use crate::gateway::Gateway;
+use crate::kubectl::Kubectl;
+use crate::load::Load;
+use crate::objects::{NAME, Scaled, Target};
+use crate::plane::Plane;
+use crate::scaler::{Scaler, Setup};
+use crate::scenarios::Scenario;
+use crate::timeline::{Sample, Timeline};
+
+/// How often is looked.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// How long the API server may take to answer a look.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// Plays a scenario and prints its timeline; a failure says where the logs are.
+pub(crate) fn play(scenario: &'static Scenario, plane: &Arc<Plane>) {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut scene = Scene::open(scenario.name, Arc::clone(plane)).await;
+        let played = AssertUnwindSafe((scenario.play)(&mut scene)).catch_unwind().await;
+        let failure = played.err();
+        if failure.is_some() {
+            scene.timeline.say("FAILED");
+        }
+        let dir = scene.dir.clone();
+        let timeline = scene.close().await;
+        let path = scenario.name;
+        println!("\n== {path}: {}\n{timeline}", scenario.about);
+        if let Some(failure) = failure {
+            println!("   logs: {}", dir.display());
+            resume_unwind(failure);
+        }
+    });
+}
+
+/// A namespace with a gateway, engines and a scaler.
+pub(crate) struct Scene {
+    pub(crate) plane: Arc<Plane>,
+    pub(crate) client: kube::Client,
+    pub(crate) namespace: String,
+    pub(crate) timeline: Timeline,
+    pub(crate) gateway: Gateway,
+    pub(crate) engines: Engines,
+    pub(crate) setup: Setup,
+    pub(crate) dir: PathBuf,
+    scaler: Option<Scaler>,
+    load: Option<Load>,
+}
+
+impl Scene {
+    async fn open(name: &str, plane: Arc<Plane>) -> Scene {
+        let namespace = name.replace('_', "-");
+        let client = plane.client().await;
+        plane.kubectl().run(&["create", "namespace", &namespace]);
+        let dir = plane.dir().join(&namespace);
+        fs::create_dir(&dir).unwrap();
+        let gateway = Gateway::start().await;
+        let engines = Engines::follow(&client, &namespace, gateway.clone(), &dir);
+        let rights = plane.scaler_rights(&client).await;
+        let setup = Setup::new(rights, &namespace, &dir);
+        Scene {
+            plane,
+            client,
+            namespace,
+            timeline: Timeline::new(),
+            gateway,
+            engines,
+            setup,
+            dir,
+            scaler: None,
+            load: None,
+        }
+    }
+
+    /// Ends everything; the timeline.
+    async fn close(mut self) -> String {
+        self.load = None;
+        let kubectl = self.kubectl();
+        // The ScaledObject first: its finalizer needs KEDA, and KEDA the namespace.
+        let all = ["delete", "scaledobject,deployment,leaderworkerset", "--all", "--timeout=20s"];
+        kubectl.try_run(&[&all[..], &["-n", &self.namespace]].concat()).ok();
+        kubectl.try_run(&["delete", "namespace", &self.namespace, "--wait=false"]).ok();
+        self.scaler = None;
+        let took = format!(
+            "{:.0} replica-seconds, {} turns",
+            self.timeline.replica_seconds, self.timeline.turns
+        );
+        self.timeline.say(&took);
+        self.timeline.text().to_owned()
+    }
+
+    pub(crate) fn kubectl(&self) -> Kubectl {
+        self.plane.kubectl()
+    }
+
+    /// Creates or changes an object of the namespace, as a person with a file does.
+    pub(crate) fn apply(&self, object: &Value) {
+        let words = ["apply", "-n", &self.namespace, "-f", "-"];
+        let applied = self.kubectl().try_run_with(&words, &object.to_string());
+        applied.unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    /// Starts the target and waits until it is ready.
+    pub(crate) async fn deploy(&mut self, target: &Target) {
+        self.apply(&target.object());
+        let replicas = target.object()["spec"]["replicas"].as_u64();
+        self.until("the target is ready", 60, |now| now.ready.map(u64::from) == replicas).await;
+    }
+
+    /// Changes the template alone: the count stays the autoscaler's.
+    pub(crate) fn roll_out(&self, target: &Target) {
+        let patch = json!({"spec": {"template": target.template()}}).to_string();
+        let words = ["patch", "deployment", NAME, "-n", &self.namespace, "--patch", &patch];
+        self.kubectl().run(&words);
+    }
+
+    pub(crate) fn scale_with(&mut self, scaled: &Scaled) {
+        self.timeline.say("ScaledObject applied");
+        self.apply(&scaled.object());
+    }
+
+    /// A ScaledObject that points at the scaler of this scene.
+    pub(crate) fn scaled(&self, min: u32, max: u32) -> Scaled {
+        Scaled::new(&self.setup.address(), min, max)
+    }
+
+    pub(crate) async fn start_scaler(&mut self) {
+        self.scaler = Some(self.setup.start().await);
+        self.timeline.say("scaler ready");
+    }
+
+    pub(crate) fn kill_scaler(&mut self) {
+        self.scaler.take().unwrap().kill();
+        self.timeline.say("scaler killed");
+    }
+
+    pub(crate) async fn stop_scaler(&mut self) {
+        self.scaler.take().unwrap().stop().await;
+        self.timeline.say("scaler stopped");
+    }
+
+    /// The usual start: target, scaler, ScaledObject, and the first decision.
+    pub(crate) async fn begin(&mut self, target: &Target, scaled: &Scaled) {
+        self.deploy(target).await;
+        self.start_scaler().await;
+        self.scale_with(scaled);
+        self.until("the scaler decides", 60, |now| now.health.as_deref() == Some("ok")).await;
+    }
+
+    /// Sends this many requests a second from now on; none with 0.
+    pub(crate) async fn load(&mut self, rate: f64) {
+        let ended = self.load.take();
+        if rate > 0.0 {
+            self.load = Some(Load::start(&self.gateway, rate, &self.dir));
+        }
+        self.timeline.say(&format!("load {rate} requests/s"));
+        if let Some(load) = ended {
+            self.tell(&load.end().await);
+        }
+    }
+
+    /// Sends this many requests within a second and gives the report once all are answered.
+    pub(crate) async fn burst(&mut self, requests: u32, within_s: u64) -> Value {
+        let mut load = Load::burst(&self.gateway, requests, &self.dir);
+        self.timeline.say(&format!("{requests} requests within a second"));
+        let end = Instant::now() + Duration::from_secs(within_s);
+        while load.runs() {
+            assert!(Instant::now() < end, "not all are answered within {within_s} s");
+            self.look().await;
+            sleep(INTERVAL).await;
+        }
+        let report = load.end().await;
+        self.tell(&report);
+        report
+    }
+
+    fn tell(&mut self, report: &Value) {
+        let numbers = ["sent", "completed", "errors"].map(|key| format!("{key} {}", report[key]));
+        let text = format!("load: {}, ttft {}", numbers.join(", "), report["ttft"]);
+        self.timeline.say(&text);
+    }
+
+    /// Looks once.
+    pub(crate) async fn look(&mut self) -> Sample {
+        let mut sample = Sample { in_flight: self.gateway.in_flight(), ..Sample::default() };
+        let deployments: Api<Deployment> = Api::namespaced(self.client.clone(), &self.namespace);
+        if let Ok(Ok(Some(found))) = tokio::time::timeout(ANSWER, deployments.get_opt(NAME)).await {
+            let count = |n: Option<i32>| u32::try_from(n.unwrap_or(0)).ok();
+            sample.spec = found.spec.and_then(|spec| count(spec.replicas));
+            sample.ready = found.status.map_or(Some(0), |status| count(status.ready_replicas));
+        }
+        if let Some(scaler) = &self.scaler
+            && let Some(snapshot) = scaler.workload(&self.namespace, NAME).await
+        {
+            sample.want = snapshot["want"].as_u64().and_then(|want| u32::try_from(want).ok());
+            sample.rule = snapshot["binding"].as_str().map(str::to_owned);
+            sample.health = snapshot["health"].as_str().map(str::to_owned);
+        }
+        self.timeline.see(&sample);
+        sample
+    }
+
+    /// The scaler's whole answer about the target.
+    pub(crate) async fn snapshot(&self) -> Value {
+        let scaler = self.scaler.as_ref().unwrap();
+        scaler.workload(&self.namespace, NAME).await.unwrap()
+    }
+
+    /// Looks each second until it is so; the scenario fails if that takes longer.
+    pub(crate) async fn until(
+        &mut self,
+        what: &str,
+        within_s: u64,
+        is: impl Fn(&Sample) -> bool,
+    ) -> Sample {
+        let end = Instant::now() + Duration::from_secs(within_s);
+        loop {
+            let sample = self.look().await;
+            if is(&sample) {
+                self.timeline.say(what);
+                return sample;
+            }
+            assert!(Instant::now() < end, "within {within_s} s: {what}; now {sample}");
+            sleep(INTERVAL).await;
+        }
+    }
+
+    /// Only looks for so long.
+    pub(crate) async fn wait(&mut self, for_s: u64) {
+        let end = Instant::now() + Duration::from_secs(for_s);
+        while Instant::now() < end {
+            self.look().await;
+            sleep(INTERVAL).await;
+        }
+    }
+
+    /// Looks each second for so long; the scenario fails the moment it is not so. A count that could
+    /// not be read, with the API server away or slow, is no change.
+    pub(crate) async fn stays(&mut self, what: &str, for_s: u64, is: impl Fn(&Sample) -> bool) {
+        let end = Instant::now() + Duration::from_secs(for_s);
+        let mut n_seen = 0;
+        while Instant::now() < end || n_seen == 0 {
+            let sample = self.look().await;
+            if sample.spec.is_some() {
+                assert!(is(&sample), "for {for_s} s: {what}; now {sample}");
+                n_seen += 1;
+            }
+            sleep(INTERVAL).await;
+        }
+        self.timeline.say(&format!("{what} for {for_s} s"));
+    }
+}

@@ -1,0 +1,394 @@
+//! What is installed, against the program: each file loads, and says what the code needs.
+//!
+//! Must not judge what only an API server knows; the cluster's own tests apply every file to one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clap::Parser as _;
+use ghostscaler::args::{Args, Command as Subcommand};
+use ghostscaler::{cluster, config, metrics, trigger};
+use k8s_openapi::api::apps::v1::Deployment;
+use serde_json::{Value, json};
+
+/// Files that are read by this program and by kustomize, not by an API server.
+const NOT_APPLIED: [&str; 2] = ["manifests/local/example.yaml", "kustomization.yaml"];
+/// KEDA may take a workload to zero for a hung scaler after this.
+const COOLDOWN_S: i64 = 300;
+
+#[test]
+fn every_file_loads_and_every_object_has_a_name() {
+    let mut kinds = BTreeSet::new();
+    for (path, object) in objects() {
+        for field in ["/apiVersion", "/kind", "/metadata/name"] {
+            let value = object.pointer(field).and_then(Value::as_str).unwrap_or_default();
+            assert!(!value.is_empty(), "{path}: no {field}");
+        }
+        kinds.insert(object["kind"].as_str().unwrap().to_owned());
+    }
+    for kind in ["Deployment", "ClusterRole", "NetworkPolicy", "PrometheusRule", "ScaledObject"] {
+        assert!(kinds.contains(kind), "no {kind} among {kinds:?}");
+    }
+}
+
+#[test]
+fn overlays_stand_on_the_base_and_name_files_that_exist() {
+    let root = yaml("manifests/kustomization.yaml");
+    assert_eq!(root["resources"], json!(["base"]));
+    for path in files().into_iter().filter(|path| path.ends_with("kustomization.yaml")) {
+        let kustomization = yaml(&path);
+        let dir = Path::new(&path).parent().unwrap();
+        let resources = kustomization["resources"].as_array().unwrap();
+        if path.contains("/overlays/") {
+            assert_eq!(resources[0], "../../base", "{path}");
+        }
+        let patches = kustomization["patches"].as_array().into_iter().flatten();
+        let patches = patches.map(|patch| &patch["path"]);
+        for name in resources.iter().chain(patches) {
+            let named = repository().join(dir).join(name.as_str().unwrap());
+            assert!(named.exists(), "{path}: {name} does not exist");
+        }
+        let here: BTreeSet<String> = fs::read_dir(repository().join(dir))
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .filter(|name| name.ends_with(".yaml") && name != "kustomization.yaml")
+            .collect();
+        let text = read(&path);
+        for name in here {
+            assert!(text.contains(&name), "{path} leaves out {name}");
+        }
+    }
+}
+
+#[test]
+fn the_role_has_what_the_cluster_part_needs_and_no_more() {
+    let rules: Vec<Value> = cluster::RBAC
+        .iter()
+        .map(|permission| {
+            json!({"apiGroups": [permission.api_group], "resources": [permission.resource],
+                "verbs": permission.verbs})
+        })
+        .collect();
+    let role = object("ClusterRole", "manifests/base/rbac.yaml");
+    let lines: Vec<String> = cluster::RBAC.iter().map(rule_line).collect();
+    assert_eq!(
+        role["rules"],
+        json!(rules),
+        "manifests/base/rbac.yaml: the rules are not the code's. Paste this:\n{}",
+        lines.join("\n")
+    );
+}
+
+fn rule_line(permission: &cluster::Permission) -> String {
+    // A bare star would be an alias.
+    let quoted = |text: &str| {
+        if text.is_empty() || text.contains('*') { format!("\"{text}\"") } else { text.to_owned() }
+    };
+    format!(
+        "  - {{apiGroups: [{}], resources: [{}], verbs: [{}]}}",
+        quoted(permission.api_group),
+        quoted(permission.resource),
+        permission.verbs.join(", ")
+    )
+}
+
+#[test]
+fn the_program_takes_the_arguments_and_ends_within_its_grace() {
+    for path in ["manifests/base/deployment.yaml", "manifests/overlays/tls/deployment.yaml"] {
+        let deployment = object("Deployment", path);
+        let container = &deployment["spec"]["template"]["spec"]["containers"][0];
+        let args = strings(&container["args"]);
+        let parsed = Args::try_parse_from(["ghostscaler".to_owned()].into_iter().chain(args));
+        let Subcommand::Serve(serve) = parsed.unwrap_or_else(|e| panic!("{path}: {e}")).command
+        else {
+            panic!("{path}: the arguments do not serve");
+        };
+        let grace_s = base()["spec"]["template"]["spec"]["terminationGracePeriodSeconds"].as_u64();
+        // The last words take 5 s at most.
+        let needed_ms = serve.drain_delay + serve.shutdown_grace + 5_000;
+        assert!(grace_s.unwrap() * 1_000 > needed_ms, "{path}: cut off before its {needed_ms} ms");
+        let base = base();
+        let mounts: Vec<&str> = [&base, &deployment]
+            .into_iter()
+            .flat_map(|it| {
+                it["spec"]["template"]["spec"]["containers"][0]["volumeMounts"].as_array()
+            })
+            .flatten()
+            .filter_map(|mount| mount["mountPath"].as_str())
+            .collect();
+        let files = [&serve.config, &serve.state_dir, &serve.tls_cert, &serve.tls_client_ca];
+        for file in files.into_iter().flatten() {
+            let is_mounted = mounts.iter().any(|mount| file.starts_with(mount));
+            assert!(is_mounted, "{path}: nothing is mounted at {}", file.display());
+        }
+    }
+}
+
+#[test]
+fn the_pod_is_confined_and_a_hung_one_is_ended_well_before_the_cooldown() {
+    let typed: Deployment = serde_json::from_value(base()).unwrap();
+    let pod = typed.spec.unwrap().template.spec.unwrap();
+    assert_eq!(pod.security_context.unwrap().run_as_non_root, Some(true));
+    let [container] = pod.containers.as_slice() else { panic!("one container") };
+    let security = container.security_context.as_ref().unwrap();
+    assert_eq!(security.read_only_root_filesystem, Some(true));
+    assert_eq!(security.allow_privilege_escalation, Some(false));
+    assert_eq!(security.run_as_user, Some(65_532));
+    assert_eq!(security.seccomp_profile.as_ref().unwrap().type_, "RuntimeDefault");
+    let dropped = security.capabilities.as_ref().unwrap().drop.as_ref().unwrap();
+    assert_eq!(dropped, &["ALL"]);
+    assert!(container.resources.as_ref().unwrap().limits.as_ref().unwrap().contains_key("memory"));
+
+    let probe = container.liveness_probe.as_ref().unwrap();
+    assert_eq!(probe.http_get.as_ref().unwrap().path.as_deref(), Some("/livez"));
+    let each = i64::from(probe.period_seconds.unwrap() + probe.timeout_seconds.unwrap());
+    let ended_s = each * i64::from(probe.failure_threshold.unwrap());
+    // `/livez` itself waits 45 s before it calls a loop hung; the new process needs some seconds.
+    assert!(ended_s + 45 + 30 < COOLDOWN_S, "{ended_s} s of failing probes");
+    let ready = container.readiness_probe.as_ref().unwrap().grpc.as_ref().unwrap();
+    assert_eq!(
+        (ready.port, ready.service.as_deref()),
+        (9090, Some("externalscaler.ExternalScaler"))
+    );
+}
+
+#[test]
+fn the_service_and_the_policy_name_the_pods_ports() {
+    let container = base()["spec"]["template"]["spec"]["containers"][0].clone();
+    let ports: BTreeMap<String, u64> = container["ports"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|port| {
+            (port["name"].as_str().unwrap().to_owned(), port["containerPort"].as_u64().unwrap())
+        })
+        .collect();
+    assert_eq!(ports, BTreeMap::from([("grpc".to_owned(), 9090), ("http".to_owned(), 8080)]));
+    let service = object("Service", "manifests/base/service.yaml");
+    for port in service["spec"]["ports"].as_array().unwrap() {
+        let target = port["targetPort"].as_str().unwrap();
+        assert_eq!(port["port"].as_u64(), ports.get(target).copied(), "{target}");
+    }
+    assert_ne!(service["spec"]["clusterIP"], "None", "KEDA would ask the pods in turn");
+    let policy = object("NetworkPolicy", "manifests/base/networkpolicy.yaml");
+    for rule in policy["spec"]["ingress"].as_array().unwrap() {
+        assert!(!rule["from"].as_array().unwrap().is_empty(), "open to everyone: {rule}");
+        let port = rule["ports"][0]["port"].as_str().unwrap();
+        assert!(ports.contains_key(port), "{port}");
+    }
+    let labels = &base()["spec"]["selector"]["matchLabels"];
+    let budget = object("PodDisruptionBudget", "manifests/base/pdb.yaml");
+    let monitor = "manifests/overlays/prometheus-operator/servicemonitor.yaml";
+    for selector in [
+        &service["spec"]["selector"],
+        &policy["spec"]["podSelector"]["matchLabels"],
+        &budget["spec"]["selector"]["matchLabels"],
+        &object("ServiceMonitor", monitor)["spec"]["selector"]["matchLabels"],
+    ] {
+        assert_eq!(selector, labels);
+    }
+}
+
+#[test]
+fn images_have_a_version() {
+    for (path, object) in objects() {
+        let mut pending = vec![&object];
+        while let Some(value) = pending.pop() {
+            match value {
+                Value::Object(fields) => {
+                    if let Some(image) = fields.get("image").and_then(Value::as_str) {
+                        // The base's own gets its tag from the kustomization.
+                        let tagged = image.rsplit_once(':').is_some_and(|(_, tag)| tag != "latest");
+                        assert!(tagged || image == "ghostscaler", "{path}: {image}");
+                    }
+                    pending.extend(fields.values());
+                }
+                Value::Array(items) => pending.extend(items),
+                Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+            }
+        }
+    }
+    let tag = &yaml("manifests/base/kustomization.yaml")["images"][0]["newTag"];
+    assert_eq!(tag, env!("CARGO_PKG_VERSION"), "manifests/base/kustomization.yaml");
+}
+
+#[test]
+fn every_scaled_object_lets_each_decision_through() {
+    let mut n_objects = 0;
+    for (path, object) in objects().into_iter().filter(|(_, it)| it["kind"] == "ScaledObject") {
+        let metadata = check_scaled_object(&path, &object);
+        let min = object["spec"]["minReplicaCount"].as_u64();
+        assert_eq!(min == Some(0), metadata.contains_key("wakeSource"), "{path}");
+        n_objects += 1;
+    }
+    assert!(n_objects >= 9, "only {n_objects} ScaledObjects are left");
+}
+
+/// What a ScaledObject must say so that the HPA does what the scaler answers; its metadata.
+pub(crate) fn check_scaled_object(path: &str, object: &Value) -> BTreeMap<String, String> {
+    let spec = &object["spec"];
+    let max = spec["maxReplicaCount"].as_u64().unwrap();
+    let behavior = &spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"];
+    for direction in ["scaleUp", "scaleDown"] {
+        assert_eq!(behavior[direction]["tolerance"], "0", "{path}: {direction}");
+        assert_eq!(behavior[direction]["stabilizationWindowSeconds"], 0, "{path}: {direction}");
+    }
+    let up = json!([{"type": "Pods", "value": max, "periodSeconds": 15}]);
+    assert_eq!(behavior["scaleUp"]["policies"], up, "{path}");
+    let down = json!([{"type": "Percent", "value": 100, "periodSeconds": 15}]);
+    assert_eq!(behavior["scaleDown"]["policies"], down, "{path}");
+    assert!(spec["cooldownPeriod"].as_i64().unwrap() >= COOLDOWN_S, "{path}");
+    assert!(spec["initialCooldownPeriod"].as_i64().unwrap() >= COOLDOWN_S, "{path}");
+    let [trigger] = spec["triggers"].as_array().unwrap().as_slice() else {
+        panic!("{path}: expected one trigger");
+    };
+    assert_eq!(trigger["type"], "external-push", "{path}");
+    assert_eq!(trigger["metricType"], "AverageValue", "{path}");
+    let metadata: BTreeMap<String, String> =
+        serde_json::from_value(trigger["metadata"].clone()).unwrap();
+    let pairs = metadata.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+    trigger::parse(pairs).unwrap_or_else(|faults| panic!("{path}: {faults}"));
+    metadata
+}
+
+#[test]
+fn every_configuration_is_accepted_and_has_the_wake_source_that_is_named() {
+    let mut configurations: BTreeMap<String, config::Config> = BTreeMap::new();
+    for (path, object) in objects().into_iter().filter(|(_, it)| it["kind"] == "ConfigMap") {
+        let text = object["data"]["config.yaml"].as_str().unwrap();
+        let parsed = config::parse(text).unwrap_or_else(|error| panic!("{path}: {error}"));
+        configurations.insert(path, parsed);
+    }
+    for (path, object) in objects().into_iter().filter(|(_, it)| it["kind"] == "ScaledObject") {
+        let Some(source) = object["spec"]["triggers"][0]["metadata"]["wakeSource"].as_str() else {
+            continue;
+        };
+        let sources = &configurations[&path].wake_sources;
+        assert!(sources.contains_key(source), "{path}: {source} is not in its configuration");
+    }
+}
+
+#[test]
+fn alerts_ask_for_metrics_that_exist_and_promtool_takes_them() {
+    let path = "manifests/overlays/prometheus-operator/alerts.yaml";
+    let rules = object("PrometheusRule", path)["spec"].clone();
+    let known: BTreeSet<String> = metrics::described()
+        .map(|family| family.name.to_owned())
+        .chain(["ghostscaler_grpc_request_duration_seconds".to_owned()])
+        .collect();
+    for rule in rules["groups"][0]["rules"].as_array().unwrap() {
+        let expression = rule["expr"].as_str().unwrap();
+        let names = expression
+            .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+            .filter(|word| word.starts_with("ghostscaler_"));
+        for name in names {
+            let family = name.strip_suffix("_bucket").unwrap_or(name);
+            assert!(known.contains(family), "{path}: there is no metric {name}");
+        }
+        for text in ["summary", "description"] {
+            assert!(
+                rule["annotations"][text].is_string(),
+                "{path}: {} has no {text}",
+                rule["alert"]
+            );
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("rules.json");
+    fs::write(&file, rules.to_string()).unwrap();
+    match Command::new("promtool").args(["check", "rules"]).arg(&file).output() {
+        Err(_missing) => {
+            println!("skipped: no `promtool` on the path (tests/setup.sh installs it)")
+        }
+        Ok(checked) => {
+            let said = String::from_utf8_lossy(&checked.stderr).into_owned();
+            assert!(checked.status.success(), "{path}: {said}");
+        }
+    }
+}
+
+#[test]
+fn the_image_is_pinned_has_no_root_and_copies_what_cargo_names() {
+    let dockerfile = read("Dockerfile");
+    let lines = |word: &str| -> Vec<&str> {
+        dockerfile.lines().filter_map(|line| line.strip_prefix(word)).collect()
+    };
+    for image in lines("FROM ") {
+        let digest = image.split_once("@sha256:").map(|(_, rest)| rest.split(' ').next().unwrap());
+        assert_eq!(digest.map(str::len), Some(64), "no digest: {image}");
+    }
+    assert_eq!(lines("USER "), ["65532:65532"]);
+    let copied: Vec<&str> = lines("COPY ").into_iter().flat_map(|line| line.split(' ')).collect();
+    for line in read("Cargo.toml").lines() {
+        let named = line.strip_prefix("path = \"").or_else(|| line.strip_prefix("build = \""));
+        if let Some(path) = named.and_then(|rest| rest.split('"').next()) {
+            let top = path.split('/').next().unwrap();
+            assert!(
+                copied.contains(&top),
+                "Dockerfile does not copy {top}, which Cargo.toml names"
+            );
+        }
+    }
+}
+
+fn base() -> Value {
+    object("Deployment", "manifests/base/deployment.yaml")
+}
+
+/// The only object of this kind in a file.
+fn object(kind: &str, path: &str) -> Value {
+    let mut found = documents(path).into_iter().filter(|object| object["kind"] == kind);
+    let object = found.next().unwrap_or_else(|| panic!("{path} has no {kind}"));
+    assert!(found.next().is_none(), "{path} has several of {kind}");
+    object
+}
+
+/// Everything that an API server would be given, with its file.
+fn objects() -> Vec<(String, Value)> {
+    let applied =
+        files().into_iter().filter(|path| !NOT_APPLIED.iter().any(|it| path.ends_with(it)));
+    applied
+        .flat_map(|path| documents(&path).into_iter().map(move |it| (path.clone(), it)))
+        .collect()
+}
+
+fn documents(path: &str) -> Vec<Value> {
+    serde_saphyr::from_multiple(&read(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn yaml(path: &str) -> Value {
+    serde_saphyr::from_str(&read(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// Every manifest, by its path below the repository's root.
+fn files() -> Vec<String> {
+    let mut pending = vec![PathBuf::from("manifests")];
+    let mut found = Vec::new();
+    while let Some(dir) = pending.pop() {
+        for entry in fs::read_dir(repository().join(&dir)).unwrap() {
+            let path = dir.join(entry.unwrap().file_name());
+            if repository().join(&path).is_dir() {
+                pending.push(path);
+            } else {
+                found.push(path.to_str().unwrap().to_owned());
+            }
+        }
+    }
+    found.retain(|path| path.ends_with(".yaml"));
+    found.sort();
+    found
+}
+
+fn strings(list: &Value) -> Vec<String> {
+    serde_json::from_value(list.clone()).unwrap()
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(repository().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).to_owned()
+}
