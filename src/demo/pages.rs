@@ -67,7 +67,8 @@ async fn gateway(State(cluster): State<Shared>) -> String {
 /// The page that vLLM would show.
 fn page(replica: &Replica) -> String {
     let (http, mut page) = (Http::default(), String::new());
-    let server = Server::new(NAME, &[Rank::of(replica)], &http);
+    let ranks = [Rank::of(replica)];
+    let server = Server::new(NAME, &ranks, &http);
     render(&Dialect::VLLM_0_32, &server, &mut page);
     page
 }
