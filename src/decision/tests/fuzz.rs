@@ -31,7 +31,6 @@ fn sample() -> impl Strategy<Value = EngineSample> {
             prompt_tokens: n[5],
             generated_tokens: n[6],
             finished: n[7],
-            finished_prompt_tokens: n[8],
             finished_generated_tokens: n[9],
             rejected: n[10],
             preemptions: n[11],
@@ -42,7 +41,6 @@ fn sample() -> impl Strategy<Value = EngineSample> {
             itl_count: n[16],
             max_running: n[17],
             waiting_spread: n[18],
-            queue_time_count: n[19],
             asleep,
             ..EngineSample::default()
         },

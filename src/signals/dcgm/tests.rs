@@ -22,7 +22,7 @@ fn pods(device: &Device) -> Vec<&str> {
     device.owners.iter().map(|owner| &*owner.pod).collect()
 }
 
-fn share(devices: &Devices, pods: &[&str]) -> Share {
+fn share(devices: &Devices, pods: &[&str]) -> Option<GpuSample> {
     devices.share_of("serving", |pod| pods.contains(&pod), Moment(0))
 }
 
@@ -30,9 +30,7 @@ const ONE_OWNER: &str = r#"
 # HELP DCGM_FI_DEV_GPU_UTIL GPU utilization (in %).
 # TYPE DCGM_FI_DEV_GPU_UTIL gauge
 DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-1f",device="nvidia0",modelName="NVIDIA H100",Hostname="n7",container="vllm",namespace="serving",pod="api-1"} 14
-DCGM_FI_DEV_POWER_USAGE{gpu="0",UUID="GPU-1f",device="nvidia0",modelName="NVIDIA H100",Hostname="n7",container="vllm",namespace="serving",pod="api-1"} 167.412000
 DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="0",UUID="GPU-1f",device="nvidia0",modelName="NVIDIA H100",Hostname="n7",container="vllm",namespace="serving",pod="api-1"} 0.139206
-DCGM_FI_DEV_FB_USED{gpu="0",UUID="GPU-1f",device="nvidia0",modelName="NVIDIA H100",Hostname="n7",container="vllm",namespace="serving",pod="api-1"} 61234
 "#;
 
 #[test]
@@ -42,16 +40,13 @@ fn a_device_with_one_owner_is_attributed_to_it() {
     let device = &devices.by_key[&key];
     assert_eq!(device.gpu_util, Some(0.14));
     assert_eq!(device.gr_engine, Some(0.139206));
-    assert_eq!(device.fb_used_mib, Some(61_234.0));
     assert_eq!(device.host.as_deref(), Some("n7"));
-    assert_eq!(devices.board_power_w.get("GPU-1f"), Some(&167.412));
     let expected = GpuSample { devices: 1, busy: Some(0.139206), ..GpuSample::default() };
-    let expected = Share { sample: Some(expected), at: Some(Moment(0)), shared: 0 };
-    assert_eq!(share(&devices, &["api-1"]), expected);
+    assert_eq!(share(&devices, &["api-1"]), Some(expected));
     // Another workload's pods, another tenant's namespace, a pod in its warm-up.
-    assert_eq!(share(&devices, &["api-2"]), Share::default());
-    assert_eq!(devices.share_of("other", |_| true, Moment(0)), Share::default());
-    assert_eq!(share(&devices, &[]), Share::default());
+    assert_eq!(share(&devices, &["api-2"]), None);
+    assert_eq!(devices.share_of("other", |_| true, Moment(0)), None);
+    assert_eq!(share(&devices, &[]), None);
 }
 
 #[test]
@@ -63,19 +58,13 @@ fn f50_three_sharers_of_a_device_are_one_device_and_nobodys() {
         "\n",
         r#"DCGM_FI_PROF_GR_ENGINE_ACTIVE{UUID="GPU-c2",namespace="demo",pod="c",vgpu="3"} 0.714"#,
         "\n",
-        r#"DCGM_FI_DEV_POWER_USAGE{UUID="GPU-c2",namespace="serving",pod="a",vgpu="0"} 60"#,
-        "\n",
-        r#"DCGM_FI_DEV_POWER_USAGE{UUID="GPU-c2",namespace="serving",pod="b",vgpu="1"} 60"#,
-        "\n",
     ));
     assert_eq!(devices.by_key.len(), 1);
     let device = devices.by_key.values().next().unwrap();
     assert_eq!(device.busy(), Some(0.714));
     assert_eq!(pods(device), ["c", "a", "b"]);
     assert!(device.is_shared());
-    assert_eq!(devices.board_power_w.get("GPU-c2"), Some(&60.0));
-    let none = Share { sample: None, at: None, shared: 1 };
-    assert_eq!(share(&devices, &["a"]), none);
+    assert_eq!(share(&devices, &["a"]), None);
 }
 
 #[test]
@@ -92,19 +81,14 @@ fn a_pod_with_two_replicas_of_a_device_is_one_owner() {
 #[test]
 fn rows_of_processes_do_not_add_to_the_devices_own_row() {
     let device = device(concat!(
-        r#"DCGM_FI_DEV_FB_USED{UUID="GPU-c2",Hostname="t4"} 9120"#,
-        "\n",
-        r#"DCGM_FI_DEV_FB_USED{UUID="GPU-c2",namespace="dev",pod="a",pod_uid="0d",vgpu="0"} 6210"#,
-        "\n",
-        r#"DCGM_FI_DEV_FB_USED{UUID="GPU-c2",namespace="dev",pod="b",pod_uid="77",vgpu="1"} 2410"#,
-        "\n",
         r#"DCGM_FI_DEV_GPU_UTIL{UUID="GPU-c2",Hostname="t4"} 71"#,
         "\n",
         // No process is mapped: every sharer shows 0 beside a busy device.
         r#"DCGM_FI_DEV_GPU_UTIL{UUID="GPU-c2",namespace="dev",pod="a",pod_uid="0d",vgpu="0"} 0"#,
         "\n",
+        r#"DCGM_FI_DEV_GPU_UTIL{UUID="GPU-c2",namespace="dev",pod="b",pod_uid="77",vgpu="1"} 0"#,
+        "\n",
     ));
-    assert_eq!(device.fb_used_mib, Some(9120.0));
     assert_eq!(device.gpu_util, Some(0.71));
     assert_eq!(pods(&device), ["a", "b"]);
 }
@@ -159,12 +143,12 @@ fn f53_labels_that_come_and_go_leave_no_dip() {
     ] {
         let mut devices = read(&format!("DCGM_FI_DEV_GPU_UTIL{{UUID=\"G\"{labels}}} 80\n"));
         memory.update(&mut devices, at(seconds));
-        let sample = share(&devices, &["a"]).sample.unwrap();
+        let sample = share(&devices, &["a"]).unwrap();
         assert_eq!((sample.devices, sample.busy), (1, Some(0.8)), "{seconds}");
     }
     let mut devices = read("DCGM_FI_DEV_GPU_UTIL{UUID=\"G\"} 80\n");
     memory.update(&mut devices, at(421));
-    assert_eq!(share(&devices, &["a"]), Share::default());
+    assert_eq!(share(&devices, &["a"]), None);
 }
 
 #[test]
@@ -174,47 +158,44 @@ fn a_device_whose_owner_changes_with_each_scrape_is_shared() {
         let row = format!("DCGM_FI_DEV_GPU_UTIL{{UUID=\"G\",namespace=\"serving\",pod=\"{pod}\"}}");
         let mut devices = read(&format!("{row} 80\n"));
         memory.update(&mut devices, Moment(seconds * 1_000));
-        share(&devices, &["a"]).shared
+        share(&devices, &["a"]).is_some()
     };
-    assert_eq!(seen("a", 0), 0);
-    assert_eq!(seen("b", 30), 1);
-    assert_eq!(seen("a", 60), 1);
+    assert!(seen("a", 0));
+    assert!(!seen("b", 30));
+    assert!(!seen("a", 60));
     // b is forgotten after five minutes.
-    assert_eq!(seen("a", 331), 0);
+    assert!(seen("a", 331));
 }
 
 #[test]
 fn f54_a_pod_that_is_gone_owns_nothing() {
     let devices = read("DCGM_FI_DEV_GPU_UTIL{UUID=\"G\",namespace=\"serving\",pod=\"p1\"} 0\n");
-    assert_eq!(share(&devices, &["p2"]), Share::default());
+    assert_eq!(share(&devices, &["p2"]), None);
 }
 
 #[test]
-fn f55_a_mig_instance_has_no_gpu_util_and_its_boards_power_once() {
+fn f55_a_mig_instance_has_no_gpu_util() {
     let mut page = String::new();
     for instance in [7, 8, 9, 10, 11, 12, 13] {
         let labels = format!("UUID=\"GPU-5b\",GPU_I_PROFILE=\"1g.5gb\",GPU_I_ID=\"{instance}\"");
         page += &format!("DCGM_FI_DEV_GPU_UTIL{{{labels}}} 0\n");
         page += &format!("DCGM_FI_PROF_GR_ENGINE_ACTIVE{{{labels}}} 0.62\n");
-        page += &format!("DCGM_FI_DEV_POWER_USAGE{{{labels}}} 121.886\n");
     }
     let devices = read(&page);
     assert_eq!(devices.by_key.len(), 7);
     assert!(devices.by_key.values().all(|d| d.gpu_util.is_none() && d.busy() == Some(0.62)));
-    assert_eq!(devices.board_power_w.len(), 1);
-    assert_eq!(devices.board_power_w.get("GPU-5b"), Some(&121.886));
 }
 
 #[test]
-fn f56_memory_that_is_not_told_is_not_zero() {
+fn a_counter_that_is_not_told_is_not_zero() {
     let device = device("DCGM_FI_PROF_GR_ENGINE_ACTIVE{UUID=\"G\",GPU_I_ID=\"9\"} 0.03\n");
-    assert_eq!((device.fb_used_mib, device.busy()), (None, Some(0.03)));
+    assert_eq!((device.sm, device.busy()), (None, Some(0.03)));
 }
 
 #[test]
 fn f57_rows_without_a_pod_are_attributed_to_nobody() {
     let devices = read("DCGM_FI_DEV_GPU_UTIL{UUID=\"G\",dra_device_name=\"gpu-3\"} 80\n");
-    assert_eq!(devices.share_of("serving", |_| true, Moment(0)), Share::default());
+    assert_eq!(devices.share_of("serving", |_| true, Moment(0)), None);
 }
 
 #[test]
@@ -227,7 +208,7 @@ fn f58_nodes_with_and_without_profiling_counters_are_both_read() {
         r#"DCGM_FI_PROF_GR_ENGINE_ACTIVE{UUID="B",Hostname="b",namespace="serving",pod="q"} 0.6"#,
         "\n",
     ));
-    let sample = share(&devices, &["p", "q"]).sample.unwrap();
+    let sample = share(&devices, &["p", "q"]).unwrap();
     assert_eq!((sample.devices, sample.busy), (2, Some(0.5)));
 }
 
@@ -244,8 +225,7 @@ fn f59_only_own_devices_count() {
         "\n",
     ));
     let expected = GpuSample { devices: 1, busy: Some(0.2), ..GpuSample::default() };
-    let expected = Share { sample: Some(expected), at: Some(Moment(0)), shared: 1 };
-    assert_eq!(share(&devices, &["a"]), expected);
+    assert_eq!(share(&devices, &["a"]), Some(expected));
 }
 
 #[test]
@@ -282,9 +262,6 @@ fn blanks_and_impossible_values_are_no_measurement() {
         ("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "140737488355328"),
         ("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "1.03"),
         ("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "+Inf"),
-        ("DCGM_FI_DEV_FB_USED", "17592186044415"),
-        ("DCGM_FI_DEV_POWER_USAGE", "0"),
-        ("DCGM_FI_DEV_POWER_USAGE", "1800.1"),
     ] {
         let mut reader = DcgmReader::new(Format::Text, Moment(0));
         reader.push(format!("{name}{{UUID=\"G\"}} {value}\n").as_bytes()).unwrap();
@@ -328,7 +305,7 @@ fn two_exporters_of_a_node_are_one_device_by_its_newest_row() {
     let device = devices.by_key.values().next().unwrap();
     assert_eq!((device.gpu_util, device.at), (Some(0.3), Moment(107_000)));
     // Older than asked for: not counted.
-    let share_since = |since| devices.share_of("serving", |_| true, Moment(since)).sample;
+    let share_since = |since| devices.share_of("serving", |_| true, Moment(since));
     assert_eq!(share_since(107_000).map(|s| s.devices), Some(1));
     assert_eq!(share_since(107_001), None);
 }
@@ -352,7 +329,7 @@ fn pages_of_several_exporters_merge_by_device() {
     ));
     devices.merge(read(ONE_OWNER));
     assert_eq!(devices.by_key.len(), 2);
-    let sample = share(&devices, &["api-1", "api-2"]).sample.unwrap();
+    let sample = share(&devices, &["api-1", "api-2"]).unwrap();
     assert_eq!((sample.devices, sample.busy), (2, Some((0.139206 + 0.5) / 2.0)));
 }
 
@@ -395,7 +372,7 @@ proptest! {
         prop_assert!(total <= physical.len() as f64);
         let attributed: u32 = ["p0", "p1", "p2"]
             .iter()
-            .filter_map(|pod| share(&devices, &[pod]).sample)
+            .filter_map(|pod| share(&devices, &[pod]))
             .map(|sample| sample.devices)
             .sum();
         prop_assert!(attributed as usize <= physical.len());

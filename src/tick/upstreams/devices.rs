@@ -81,8 +81,8 @@ impl Reader {
         };
         let latest = self.latest.borrow();
         let since = now.minus_millis(latest.fresh_ms);
-        let share = latest.devices.share_of(namespace, warm, since);
-        match (share.sample, *seen_at) {
+        let sample = latest.devices.share_of(namespace, warm, since);
+        match (sample, *seen_at) {
             (Some(sample), _) => {
                 *seen_at = Some(now);
                 Gpu::Fresh(sample)
