@@ -53,6 +53,8 @@ pub struct Device {
     pub tensor: Option<f64>,
     /// Memory interface, 0..1.
     pub dram: Option<f64>,
+    /// Memory held, MiB.
+    pub fb_used_mib: Option<f64>,
 }
 
 impl Device {
@@ -75,6 +77,8 @@ impl Device {
 pub struct Devices {
     /// The devices.
     pub by_key: BTreeMap<DeviceKey, Device>,
+    /// Watts of each board, by UUID. Rows of MIG instances repeat their parent's.
+    pub board_power_w: BTreeMap<Box<str>, f64>,
 }
 
 impl Devices {
@@ -92,6 +96,7 @@ impl Devices {
             }
             self.by_key.insert(key, device);
         }
+        self.board_power_w.extend(other.board_power_w);
     }
 
     /// Means over the devices that are certainly one workload's: held by exactly one pod, of

@@ -62,6 +62,16 @@ impl DcgmFold {
         if key.instance.is_some() && field == Field::GpuUtil {
             return;
         }
+        let key = match field {
+            // A MIG instance repeats its board's power.
+            Field::Power => DeviceKey { instance: None, ..key },
+            Field::GpuUtil
+            | Field::GrEngine
+            | Field::Sm
+            | Field::Tensor
+            | Field::Dram
+            | Field::FbUsed => key,
+        };
         if let Some(value) = names::believed(field, value) {
             self.rows.entry((key, field)).or_default().push(Row { at, value, labelled });
         }
@@ -78,9 +88,15 @@ impl DcgmFold {
             let Some((at, value)) = device_value(rows) else {
                 continue;
             };
+            if *field == Field::Power {
+                devices.board_power_w.insert(key.uuid.clone(), value);
+                continue;
+            }
             let device = devices.by_key.entry(key.clone()).or_default();
             device.at = device.at.max(at);
-            *slot(device, *field) = Some(value);
+            if let Some(slot) = slot(device, *field) {
+                *slot = Some(value);
+            }
         }
         for (key, device) in &mut devices.by_key {
             device.host = self.hosts.get(key).cloned();
@@ -91,7 +107,8 @@ impl DcgmFold {
                 .collect();
         }
         quarantine_profiling(&mut devices);
-        if devices.by_key.is_empty() { Err(Error::NoKnownSeries) } else { Ok(devices) }
+        let nothing = devices.by_key.is_empty() && devices.board_power_w.is_empty();
+        if nothing { Err(Error::NoKnownSeries) } else { Ok(devices) }
     }
 }
 
@@ -130,13 +147,16 @@ fn quarantine_profiling(devices: &mut Devices) {
     }
 }
 
-fn slot(device: &mut Device, field: Field) -> &mut Option<f64> {
+fn slot(device: &mut Device, field: Field) -> Option<&mut Option<f64>> {
     match field {
-        Field::GpuUtil => &mut device.gpu_util,
-        Field::GrEngine => &mut device.gr_engine,
-        Field::Sm => &mut device.sm,
-        Field::Tensor => &mut device.tensor,
-        Field::Dram => &mut device.dram,
+        Field::GpuUtil => Some(&mut device.gpu_util),
+        Field::GrEngine => Some(&mut device.gr_engine),
+        Field::Sm => Some(&mut device.sm),
+        Field::Tensor => Some(&mut device.tensor),
+        Field::Dram => Some(&mut device.dram),
+        Field::FbUsed => Some(&mut device.fb_used_mib),
+        // The board's, not the device's.
+        Field::Power => None,
     }
 }
 

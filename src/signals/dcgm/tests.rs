@@ -30,7 +30,9 @@ const ONE_OWNER: &str = r#"
 # HELP DCGM_FI_DEV_GPU_UTIL GPU utilization (in %).
 # TYPE DCGM_FI_DEV_GPU_UTIL gauge
 DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-1f",device="nvidia0",modelName="NVIDIA H100",Hostname="n7",container="vllm",namespace="serving",pod="api-1"} 14
+DCGM_FI_DEV_POWER_USAGE{gpu="0",UUID="GPU-1f",device="nvidia0",modelName="NVIDIA H100",Hostname="n7",container="vllm",namespace="serving",pod="api-1"} 167.412000
 DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="0",UUID="GPU-1f",device="nvidia0",modelName="NVIDIA H100",Hostname="n7",container="vllm",namespace="serving",pod="api-1"} 0.139206
+DCGM_FI_DEV_FB_USED{gpu="0",UUID="GPU-1f",device="nvidia0",modelName="NVIDIA H100",Hostname="n7",container="vllm",namespace="serving",pod="api-1"} 61234
 "#;
 
 #[test]
@@ -40,7 +42,9 @@ fn a_device_with_one_owner_is_attributed_to_it() {
     let device = &devices.by_key[&key];
     assert_eq!(device.gpu_util, Some(0.14));
     assert_eq!(device.gr_engine, Some(0.139206));
+    assert_eq!(device.fb_used_mib, Some(61_234.0));
     assert_eq!(device.host.as_deref(), Some("n7"));
+    assert_eq!(devices.board_power_w.get("GPU-1f"), Some(&167.412));
     let expected = GpuSample { devices: 1, busy: Some(0.139206), ..GpuSample::default() };
     assert_eq!(share(&devices, &["api-1"]), Some(expected));
     // Another workload's pods, another tenant's namespace, a pod in its warm-up.
@@ -58,12 +62,17 @@ fn f50_three_sharers_of_a_device_are_one_device_and_nobodys() {
         "\n",
         r#"DCGM_FI_PROF_GR_ENGINE_ACTIVE{UUID="GPU-c2",namespace="demo",pod="c",vgpu="3"} 0.714"#,
         "\n",
+        r#"DCGM_FI_DEV_POWER_USAGE{UUID="GPU-c2",namespace="serving",pod="a",vgpu="0"} 60"#,
+        "\n",
+        r#"DCGM_FI_DEV_POWER_USAGE{UUID="GPU-c2",namespace="serving",pod="b",vgpu="1"} 60"#,
+        "\n",
     ));
     assert_eq!(devices.by_key.len(), 1);
     let device = devices.by_key.values().next().unwrap();
     assert_eq!(device.busy(), Some(0.714));
     assert_eq!(pods(device), ["c", "a", "b"]);
     assert!(device.is_shared());
+    assert_eq!(devices.board_power_w.get("GPU-c2"), Some(&60.0));
     assert_eq!(share(&devices, &["a"]), None);
 }
 
@@ -81,14 +90,19 @@ fn a_pod_with_two_replicas_of_a_device_is_one_owner() {
 #[test]
 fn rows_of_processes_do_not_add_to_the_devices_own_row() {
     let device = device(concat!(
+        r#"DCGM_FI_DEV_FB_USED{UUID="GPU-c2",Hostname="t4"} 9120"#,
+        "\n",
+        r#"DCGM_FI_DEV_FB_USED{UUID="GPU-c2",namespace="dev",pod="a",pod_uid="0d",vgpu="0"} 6210"#,
+        "\n",
+        r#"DCGM_FI_DEV_FB_USED{UUID="GPU-c2",namespace="dev",pod="b",pod_uid="77",vgpu="1"} 2410"#,
+        "\n",
         r#"DCGM_FI_DEV_GPU_UTIL{UUID="GPU-c2",Hostname="t4"} 71"#,
         "\n",
         // No process is mapped: every sharer shows 0 beside a busy device.
         r#"DCGM_FI_DEV_GPU_UTIL{UUID="GPU-c2",namespace="dev",pod="a",pod_uid="0d",vgpu="0"} 0"#,
         "\n",
-        r#"DCGM_FI_DEV_GPU_UTIL{UUID="GPU-c2",namespace="dev",pod="b",pod_uid="77",vgpu="1"} 0"#,
-        "\n",
     ));
+    assert_eq!(device.fb_used_mib, Some(9120.0));
     assert_eq!(device.gpu_util, Some(0.71));
     assert_eq!(pods(&device), ["a", "b"]);
 }
@@ -174,22 +188,25 @@ fn f54_a_pod_that_is_gone_owns_nothing() {
 }
 
 #[test]
-fn f55_a_mig_instance_has_no_gpu_util() {
+fn f55_a_mig_instance_has_no_gpu_util_and_its_boards_power_once() {
     let mut page = String::new();
     for instance in [7, 8, 9, 10, 11, 12, 13] {
         let labels = format!("UUID=\"GPU-5b\",GPU_I_PROFILE=\"1g.5gb\",GPU_I_ID=\"{instance}\"");
         page += &format!("DCGM_FI_DEV_GPU_UTIL{{{labels}}} 0\n");
         page += &format!("DCGM_FI_PROF_GR_ENGINE_ACTIVE{{{labels}}} 0.62\n");
+        page += &format!("DCGM_FI_DEV_POWER_USAGE{{{labels}}} 121.886\n");
     }
     let devices = read(&page);
     assert_eq!(devices.by_key.len(), 7);
     assert!(devices.by_key.values().all(|d| d.gpu_util.is_none() && d.busy() == Some(0.62)));
+    assert_eq!(devices.board_power_w.len(), 1);
+    assert_eq!(devices.board_power_w.get("GPU-5b"), Some(&121.886));
 }
 
 #[test]
-fn a_counter_that_is_not_told_is_not_zero() {
+fn f56_memory_that_is_not_told_is_not_zero() {
     let device = device("DCGM_FI_PROF_GR_ENGINE_ACTIVE{UUID=\"G\",GPU_I_ID=\"9\"} 0.03\n");
-    assert_eq!((device.sm, device.busy()), (None, Some(0.03)));
+    assert_eq!((device.fb_used_mib, device.busy()), (None, Some(0.03)));
 }
 
 #[test]
@@ -262,6 +279,9 @@ fn blanks_and_impossible_values_are_no_measurement() {
         ("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "140737488355328"),
         ("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "1.03"),
         ("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "+Inf"),
+        ("DCGM_FI_DEV_FB_USED", "17592186044415"),
+        ("DCGM_FI_DEV_POWER_USAGE", "0"),
+        ("DCGM_FI_DEV_POWER_USAGE", "1800.1"),
     ] {
         let mut reader = DcgmReader::new(Format::Text, Moment(0));
         reader.push(format!("{name}{{UUID=\"G\"}} {value}\n").as_bytes()).unwrap();
