@@ -9,6 +9,7 @@ mod evidence;
 mod ghost;
 mod gpu;
 mod headroom;
+mod hpa;
 mod kv;
 mod level;
 mod members;
@@ -32,6 +33,8 @@ mod tests;
 pub use cost::{CostModel, Interval};
 pub use decide::decide;
 pub use ghost::score;
+pub use hpa::{DEFAULT_TOLERANCE, HpaEffect, hpa_effect};
+pub use members::WARM_UP_MS;
 pub use observation::{
     Engine, EngineSample, Gpu, GpuSample, Observation, Phase, Replicas, Wake, WakeReading,
 };
@@ -43,4 +46,5 @@ pub use reading::{Reading, Why};
 pub use reason::Reason;
 pub use spec::{Mode, Profile, Spec, ZeroAfter};
 pub use state::State;
+pub use supply::COLD_START_UNSEEN_MS;
 pub use units::Moment;

@@ -71,8 +71,13 @@
 //! - Evidence that rests on the 60-s mean starts 60 s after the last tick that needed more, and a
 //!   change of the level's source starts it anew, for it was measured on another scale.
 //! - Between a release and taking it back lies a dead band of 5 % each way.
-//! - The cost model wants 14 % of spread in the work of its steps: constant noisy load would teach
-//!   a false slope. Under constant load it stays unlearned, and measured throughput speaks.
+//! - The cost model wants 10 % of spread in the work of its steps, for from an even load no slope
+//!   can be told. Random arrivals at a constant rate have that within minutes; a perfectly even
+//!   load stays unlearned. What was learned stays: rows that tell nothing new are not learned from.
+//! - A minute that fewer replicas have seen says nothing of the present ones: until they have had
+//!   their own, the level raises on 85 % of the fitted capacity, and the queue as ever.
+//! - A step up that cannot wait is answered one past the HPA's dead band, only where its tolerance
+//!   is known; shadow mode's answer is clamped too.
 //! - Counts that the Kubernetes API has not kept fresh for 30 s count as not read: they hold.
 //! - Whether an engine that answers is alive is judged in the decision alone, from its counters.
 

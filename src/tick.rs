@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::clock::Clock;
-use crate::decision::{Answer, Decision, Health, Moment, Wake};
+use crate::decision::{Answer, COLD_START_UNSEEN_MS, Decision, Health, Moment, Wake};
 use crate::declog::{self, DecisionLog, Record, is_news};
 use crate::health::Pulse;
 use crate::inventory::{Workload, WorkloadKey};
@@ -308,7 +308,7 @@ impl Follow {
         let lead_ms = last
             .decision
             .as_ref()
-            .map_or(UNSEEN_COLD_START_MS, |decision| decision.inputs.cold_start_ms);
+            .map_or(COLD_START_UNSEEN_MS, |decision| decision.inputs.cold_start_ms);
         let schedule = tracker.policy.warm_schedule.as_ref();
         Around {
             gpu: upstreams.gpu(workload, &mut self.gpu_seen_at, now),
@@ -320,10 +320,6 @@ impl Follow {
         }
     }
 }
-
-/// The lead of a warm schedule before the first decision: what the core takes for a cold start
-/// until it has seen one.
-const UNSEEN_COLD_START_MS: u64 = 180_000;
 
 /// Keeps what has no effect for those who ask, and logs it when it changes: the keys alone, since
 /// values of metadata are logged nowhere.

@@ -6,7 +6,6 @@ mod access;
 mod error;
 #[cfg(test)]
 pub(crate) mod fixtures;
-mod hpa;
 mod serve;
 mod view;
 mod wake;
@@ -25,7 +24,6 @@ use tokio::sync::Semaphore;
 
 pub use access::Access;
 pub use error::Error;
-pub use hpa::{DEFAULT_TOLERANCE, HpaEffect, hpa_effect};
 pub use serve::{END_TIMEOUT, HEADER_TIMEOUT, MAX_CONNECTION_AGE, MAX_CONNECTIONS, serve};
 pub use view::{Asked, Hpa, Member, Page, Snapshot, VoteText, Workload};
 pub use wake::{Wake, WakeRequests, WakeState};

@@ -5,7 +5,8 @@
 //!
 //! The cases are those of themes A (flapping, hysteresis, HPA arithmetic), B (missing, stale and
 //! wrong metrics), C (scale to zero and cold start), D (KEDA and external scalers) and F (what to
-//! scale on) of a survey of public reports. Where they stand:
+//! scale on) of a survey of public reports, and of the other themes those that a decision alone
+//! settles. Where they stand:
 //!
 //! - `tests/traces/`: told as data, one file a case, replayed through trigger metadata, freshness,
 //!   observation and decision (`field/trace.rs` has the form).

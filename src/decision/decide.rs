@@ -25,8 +25,10 @@ use super::queue::Queue;
 use super::supply::Supply;
 use super::wake::Doorstep;
 use super::window::{RECENT_MS, WINDOW_MS};
-use super::{Answer, Decision, Health, Moment, Observation, Rule, Spec, State, Unavailable, Vote};
-use super::{kv, level};
+use super::{
+    Answer, Decision, Health, Mode, Moment, Observation, Rule, Spec, State, Unavailable, Vote,
+};
+use super::{hpa, kv, level};
 
 /// With a fallback declared, a source that is lost for this long is answered by an error.
 const FALLBACK_AFTER_MS: u64 = 900_000;
@@ -46,6 +48,19 @@ struct Said {
     health: Health,
     /// Every expected input is fresh.
     fresh: bool,
+}
+
+impl Said {
+    /// The replicas ordered do not carry what is there: something waits for more than them, or the
+    /// work alone, without headroom, is above what they are trusted with.
+    fn cannot_wait(&self) -> bool {
+        let ordered = self.supply.ordered;
+        let short = [&self.queue_vote, &self.kv_vote, &self.ceiling.vote, &self.wake_vote]
+            .iter()
+            .any(|vote| vote.want.is_some_and(|want| want > ordered));
+        let overloaded = self.level.work.zip(self.level.rho);
+        short || overloaded.is_some_and(|(work, rho)| work > rho * f64::from(ordered))
+    }
 }
 
 /// Decides how many replicas one workload should have now.
@@ -219,13 +234,13 @@ fn remember(
 /// What the scaler answers for a want, given the health of the inputs.
 fn answer(spec: &Spec, state: &State, said: &Said, want: u32, now: Moment) -> Answer {
     let lost = state.lost_since.is_some_and(|since| now.millis_since(since) >= FALLBACK_AFTER_MS);
-    let acts = spec.mode == super::Mode::Act;
+    let acts = spec.mode == Mode::Act;
     if acts && lost && spec.fallback_replicas.is_some_and(|replicas| replicas > 0) {
         return Answer::Unavailable { why: Unavailable::SourceLost };
     }
     let want = match spec.mode {
-        super::Mode::Act => want,
-        super::Mode::Shadow => said.supply.ordered,
+        Mode::Act => hpa::past_dead_band(want, said.supply.ordered, spec, said.cannot_wait()),
+        Mode::Shadow => spec.clamp(said.supply.ordered),
     };
     Answer::Value { want, active: want > 0 }
 }

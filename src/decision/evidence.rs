@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Moment;
 
+/// Fresh share of the ticks from which evidence counts as whole (DESIGN: coverage / 0.9).
+pub(super) const COVERED: f64 = 0.9;
 /// Evidence older than this is never asked for: twice the longest hold.
 const MEMORY_MS: u64 = 7_200_000;
 /// Turning points kept of one history; more are merged to the safe side.
@@ -121,6 +123,11 @@ impl Evidence {
 
     pub(super) fn coverage(&self) -> f64 {
         self.coverage
+    }
+
+    /// Whether enough ticks were fresh for evidence to count as whole.
+    pub(super) fn is_covered(&self) -> bool {
+        self.coverage >= COVERED
     }
 
     /// Evidence that `m` replicas suffice, milliseconds.

@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::evidence::Evidence;
+use super::evidence::{COVERED, Evidence};
 use super::level::{Band, Level};
 use super::supply::Supply;
 use super::{LevelSource, Moment, Reason, Rule, Spec, Vote};
@@ -13,8 +13,6 @@ use super::{LevelSource, Moment, Reason, Rule, Spec, Vote};
 const HOLD_MS: u64 = 600_000;
 const HOLD_RANGE_MS: (u64, u64) = (300_000, 3_600_000);
 const CLEAN_RELEASES: u8 = 3;
-/// Coverage from which the score is not lowered.
-const COVERED: f64 = 0.9;
 
 /// The ghost score of the surplus, 0..100: how sure it is that the surplus is not needed.
 ///
@@ -101,7 +99,7 @@ impl Ghost {
         band: &Band,
         supply: &Supply,
     ) -> Option<Surplus> {
-        if evidence.coverage() < COVERED || supply.base > supply.ordered {
+        if !evidence.is_covered() || supply.base > supply.ordered {
             return None;
         }
         let hold_ms = self.hold_ms;

@@ -119,7 +119,9 @@ fn by_work(ask: &Ask<'_>, minute: &Means, price: &Price, figures: &Figures, band
         LevelSource::Saturation | LevelSource::InFlight | LevelSource::Unlearned => price.rho,
     };
     let trial = trusted.max(TRUST_TRIAL * price.rho);
-    let rho = if figures.trial { trial } else { trusted };
+    // How much one of them carries, a minute that others have shared does not tell: until then the
+    // queue raises, and the level only where the fit itself says so.
+    let rho = if figures.trial || !figures.settled { trial } else { trusted };
     let load = work + headroom;
     let need = load / rho;
     Level {

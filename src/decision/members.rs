@@ -4,6 +4,8 @@
 
 mod rates;
 
+use std::cmp::Reverse;
+
 use serde::{Deserialize, Serialize};
 
 use super::cost::CostModel;
@@ -11,8 +13,9 @@ use super::number::count_of;
 use super::{Engine, EngineSample, Interval, Moment, Phase, Reading, Why};
 pub(super) use rates::Rates;
 
-/// A replica that turned ready less than this ago and has not answered yet is not silent.
-const WARM_UP_MS: u64 = 60_000;
+/// A replica that turned ready less than this ago warms up: it is not silent if it has not answered
+/// yet, and neither its idleness nor its devices say anything, milliseconds.
+pub const WARM_UP_MS: u64 = 60_000;
 /// Work in flight and no counter that moved for this long, over at least [`FROZEN_SAMPLES`]: no
 /// engine step takes 30 s, so the engine hangs or its gauges are stuck.
 const FROZEN_MS: u64 = 30_000;
@@ -57,8 +60,8 @@ pub(super) struct Seen {
     pub(super) expected: u32,
     /// Of these, the ones with a fresh reading.
     pub(super) answered: u32,
-    /// The most telling cause of a silence.
-    pub(super) why: Option<Why>,
+    /// Why each of the others is silent.
+    pub(super) silences: Vec<Why>,
     /// Every ready replica is fresh and has rates.
     pub(super) whole: bool,
     /// Replicas that answer, are awake and not frozen.
@@ -104,6 +107,13 @@ impl Seen {
     /// Requests in flight on live replicas.
     pub(super) fn in_flight(&self) -> Option<f64> {
         Some(self.running? + self.waiting.unwrap_or(0.0))
+    }
+
+    /// The most frequent cause of a silence, of equally frequent ones the first in the order of
+    /// [`Why`].
+    pub(super) fn why(&self) -> Option<Why> {
+        let count = |why: &Why| self.silences.iter().filter(|other| *other == why).count();
+        self.silences.iter().copied().min_by_key(|why| (Reverse(count(why)), *why))
     }
 
     /// A counter moved, or live replicas have work in flight; `None` if neither can be read.
@@ -230,7 +240,7 @@ impl Member {
                     && engine.ready_ms.is_some_and(|ready_ms| ready_ms < WARM_UP_MS);
                 if !warming {
                     seen.expected += 1;
-                    seen.why = seen.why.max(Some(*why));
+                    seen.silences.push(*why);
                 }
                 return;
             }

@@ -93,10 +93,6 @@ pub struct EngineSample {
     pub generated_tokens: Option<f64>,
     /// Counter: finished requests, whatever their end.
     pub finished: Option<f64>,
-    /// Counter: prompt tokens of finished requests (`_sum` of the length histogram).
-    pub finished_prompt_tokens: Option<f64>,
-    /// Counter: the part of `finished_prompt_tokens` that was computed, net of prefix-cache hits.
-    pub finished_prefill_tokens: Option<f64>,
     /// Counter: generated tokens of finished requests.
     pub finished_generated_tokens: Option<f64>,
     /// Counter: requests refused by an admission limit; demand the gauges do not show.
@@ -109,10 +105,6 @@ pub struct EngineSample {
     pub ttft_sum_s: Option<f64>,
     /// Counter: requests in `ttft_sum_s`.
     pub ttft_count: Option<f64>,
-    /// Counter: summed queue time, seconds.
-    pub queue_time_sum_s: Option<f64>,
-    /// Counter: requests in `queue_time_sum_s`.
-    pub queue_time_count: Option<f64>,
     /// Counter: summed time between output tokens, seconds.
     pub itl_sum_s: Option<f64>,
     /// Counter: tokens in `itl_sum_s`.
@@ -140,16 +132,12 @@ impl EngineSample {
             &mut self.prompt_tokens,
             &mut self.generated_tokens,
             &mut self.finished,
-            &mut self.finished_prompt_tokens,
-            &mut self.finished_prefill_tokens,
             &mut self.finished_generated_tokens,
             &mut self.rejected,
             &mut self.preemptions,
             &mut self.steps,
             &mut self.ttft_sum_s,
             &mut self.ttft_count,
-            &mut self.queue_time_sum_s,
-            &mut self.queue_time_count,
             &mut self.itl_sum_s,
             &mut self.itl_count,
             &mut self.max_running,

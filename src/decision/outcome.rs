@@ -162,7 +162,7 @@ pub enum Health {
     Degraded {
         /// Since when.
         since: Moment,
-        /// The most telling cause, by the order of [`Why`].
+        /// The most frequent cause.
         why: Why,
         /// Engines that answered.
         answered: u32,

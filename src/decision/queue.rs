@@ -13,8 +13,6 @@ use super::supply::Supply;
 use super::wake::Doorstep;
 use super::{Moment, Reason, Rule, Vote};
 
-/// Shortest time in which a backlog shall be cleared.
-const HORIZON_MIN_MS: u64 = 30_000;
 /// A queue that has stood for this long, while GPUs idle, is not cured by replicas.
 const STOOD_MS: u64 = 60_000;
 
@@ -57,7 +55,7 @@ impl Queue {
         else {
             return Some(f64::from(live) + 1.0);
         };
-        let horizon_s = seconds(supply.cold_start_ms.max(HORIZON_MIN_MS));
+        let horizon_s = seconds(supply.horizon_ms());
         let spare = (f64::from(supply.base) - need).max(0.0) * horizon_s;
         let work = level.work.unwrap_or(0.0);
         let cleared_s = (f64::from(supply.ready) * rho - work) * seconds(supply.cold_start_ms)
@@ -167,7 +165,7 @@ fn backlog(
     if work_s <= 0.0 {
         return (None, Reason::Clears { waiting });
     }
-    let horizon_ms = supply.cold_start_ms.max(HORIZON_MIN_MS);
+    let horizon_ms = supply.horizon_ms();
     let need = need.max((work + level.headroom) / rho);
     let target = ceil_count(need + work_s / seconds(horizon_ms));
     (Some(target), Reason::Backlog { waiting, work_s, horizon_ms })
@@ -203,7 +201,7 @@ fn unlearned(ask: &Ask<'_>, figures: &Figures, waiting: f64) -> (Option<u32>, Re
         let reason = Reason::Waiting { waiting, cleared: 0.0, per_replica: 0.0 };
         return (Some(ready.saturating_add(1)), reason);
     }
-    let horizon_s = seconds(supply.cold_start_ms.max(HORIZON_MIN_MS));
+    let horizon_s = seconds(supply.horizon_ms());
     let rate = figures.saturation.and_then(|saturation| saturation.finished).unwrap_or(0.0);
     let cleared = (rate * f64::from(ready) * horizon_s).min(waiting);
     let target = match ask.spec.target_in_flight {

@@ -33,6 +33,9 @@ pub struct Spec {
     pub mode: Mode,
     /// Replicas of the ScaledObject's `fallback`, where that is at least 1.
     pub fallback_replicas: Option<u32>,
+    /// Tolerance of the HPA for a step up, 0..1, where it is known. `None` means that nobody has read
+    /// it; then no answer is pushed past its dead band.
+    pub hpa_tolerance: Option<f64>,
     /// The interval between ticks in milliseconds: 5,000 for direct scrapes, 15,000 for Prometheus.
     pub tick_ms: u64,
 }
@@ -54,8 +57,19 @@ impl Default for Spec {
             gpus_per_replica: None,
             mode: Mode::Act,
             fallback_replicas: None,
+            hpa_tolerance: None,
             tick_ms: 5_000,
         }
+    }
+}
+
+impl Spec {
+    /// `count` within the bounds; a maximum of 0 counts as 1, and a maximum below the
+    /// minimum wins.
+    #[must_use]
+    pub fn clamp(&self, count: u32) -> u32 {
+        let max = self.max.max(1);
+        count.clamp(self.min.min(max), max)
     }
 }
 

@@ -51,21 +51,22 @@ pub struct State {
     pub(super) wake: WakeState,
 }
 
-/// Conditions that were told and still stand, so that each is told once.
+/// When each condition was last seen to stand, so that it is told once and not each time that it
+/// comes back after a tick.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Told {
     pub(super) degraded: bool,
-    pub(super) no_wake_source: bool,
-    pub(super) not_serving: bool,
-    pub(super) stuck: bool,
-    pub(super) imbalance: bool,
-    pub(super) exhausted: bool,
+    pub(super) no_wake_source: Option<Moment>,
+    pub(super) not_serving: Option<Moment>,
+    pub(super) stuck: Option<Moment>,
+    pub(super) imbalance: Option<Moment>,
+    pub(super) exhausted: Option<Moment>,
 }
 
 impl State {
     /// The version of the form in which state is kept. A state of another version is a new start.
-    pub const VERSION: u32 = 1;
+    pub const VERSION: u32 = 2;
 
     /// Marks a restart: what was learned and the evidence stay, and nothing goes below the
     /// present count before a whole tick was seen and a whole hold of evidence stands. A state
@@ -83,12 +84,6 @@ impl State {
     #[must_use]
     pub fn want(&self) -> Option<u32> {
         self.want
-    }
-
-    /// What was learned of the engine's cost.
-    #[must_use]
-    pub fn cost_model(&self) -> &CostModel {
-        &self.cost
     }
 }
 

@@ -7,10 +7,13 @@ use serde::{Deserialize, Serialize};
 use super::number::seconds;
 use super::{Mode, Moment, Replicas, Spec};
 
-/// Time from a replica's creation to ready that is assumed until one was seen.
-const COLD_START_UNSEEN_MS: u64 = 180_000;
+/// Time from a replica's creation to ready that is assumed until one was seen, milliseconds
+/// (DESIGN 4, terms).
+pub const COLD_START_UNSEEN_MS: u64 = 180_000;
 /// Shortest and longest start that is believed; outside it something else was measured.
 const COLD_START_RANGE_MS: (u64, u64) = (5_000, 3_600_000);
+/// Shortest time in which waiting work shall be cleared (DESIGN 4 rule 2).
+const HORIZON_MIN_MS: u64 = 30_000;
 /// How long an own order counts before the scale target shows it: KEDA polls every 30 s and the
 /// HPA every 15 s by default, so a followed order is in the spec within a minute.
 const ORDER_TRUST_MS: u64 = 60_000;
@@ -125,6 +128,11 @@ impl Supply {
     /// will have given by the time at which an order placed now serves.
     pub(super) fn head_start_s(&self) -> f64 {
         f64::from(self.trusted) * seconds(self.starting_for_ms.min(self.cold_start_ms))
+    }
+
+    /// The time in which waiting work shall be cleared, milliseconds.
+    pub(super) fn horizon_ms(&self) -> u64 {
+        self.cold_start_ms.max(HORIZON_MIN_MS)
     }
 
     /// `target`, but nothing beyond the spec while replicas cannot start.

@@ -1,10 +1,9 @@
-//! Tests of the decision core: properties, rule sentences, field cases, worked values.
+//! Tests of the decision core: properties, rule sentences, worked values.
 //!
 //! Pure like the core: a simulated fleet stands in for engines and for the HPA.
 
 mod build;
 mod cost_model;
-mod field;
 mod fleet;
 mod fleet_runs;
 mod fuzz;

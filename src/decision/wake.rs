@@ -9,8 +9,6 @@ use super::number::{ceil_count, seconds, usable};
 use super::supply::Supply;
 use super::{Moment, Observation, Reason, Rule, Spec, Vote, WakeReading};
 
-const HORIZON_MIN_MS: u64 = 30_000;
-
 /// The wake that is under way.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -79,9 +77,7 @@ impl WakeState {
         let per_replica = match (spec.target_in_flight, figures.request_s) {
             (Some(target), _) => target,
             // The remembered price.
-            (None, Some(request_s)) => {
-                seconds(supply.cold_start_ms.max(HORIZON_MIN_MS)) / request_s
-            }
+            (None, Some(request_s)) => seconds(supply.horizon_ms()) / request_s,
             (None, None) => figures.most_in_flight.unwrap_or(0.0).max(preset(spec.profile)),
         };
         let want = ceil_count(queued / per_replica.max(1.0)).max(1);

@@ -96,7 +96,6 @@ impl ZeroState {
         observation: &Observation,
         supply: &Supply,
         evidence: &Evidence,
-        covered: bool,
     ) -> (u32, [Vote; 2]) {
         let warm = spec.min.max(observation.schedule_floor);
         let warm_reason = Reason::WarmFloor { min: spec.min, schedule: observation.schedule_floor };
@@ -105,7 +104,7 @@ impl ZeroState {
         if warm > 0 {
             return (warm, [warm_vote, zero(None, Reason::Silent)]);
         }
-        let (floor, reason) = self.zero(spec, observation, supply, evidence, covered);
+        let (floor, reason) = self.zero(spec, observation, supply, evidence);
         (floor, [warm_vote, zero(Some(floor), reason)])
     }
 
@@ -115,7 +114,6 @@ impl ZeroState {
         observation: &Observation,
         supply: &Supply,
         evidence: &Evidence,
-        covered: bool,
     ) -> (u32, Reason) {
         let idle_ms = evidence.idle_ms();
         if !spec.has_wake_source {
@@ -131,7 +129,7 @@ impl ZeroState {
         if let Some(WakeReading::Unknown { why }) = observation.wake.source {
             return (1, Reason::WakeUnknown { why });
         }
-        if idle_ms < after_ms || !covered || supply.base > 1 {
+        if idle_ms < after_ms || !evidence.is_covered() || supply.base > 1 {
             return (1, Reason::Idle { idle_ms, after_ms });
         }
         let needed_ms = COLD_STARTS_TO_PAY * supply.cold_start_ms;

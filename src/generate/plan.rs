@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use super::Args;
 use crate::cluster::PodFacts;
 use crate::cluster::survey::{Keda, Survey};
+use crate::decision::{DEFAULT_TOLERANCE, HpaEffect, hpa_effect};
 use crate::source::scrape::DEFAULT_PORT;
-use crate::web::{DEFAULT_TOLERANCE, HpaEffect, hpa_effect};
 
 /// From this minor version on the HPA has a tolerance of its own (alpha, off).
 const TOLERANCE_SINCE: u32 = 33;

@@ -71,7 +71,7 @@ pub(super) fn unavailable(why: Unavailable) -> Status {
     Status::unavailable(match why {
         Unavailable::NothingKnown => {
             "replica count not known: check that the scale target exists and that ghostscaler may \
-             read its scale"
+             read its scale, or give the workload of its configuration `replicas`"
         }
         Unavailable::SourceLost => {
             "engine metrics lost for long, so that the declared fallback counts: see ghostscaler \

@@ -99,41 +99,34 @@ impl Devices {
         self.board_power_w.extend(other.board_power_w);
     }
 
-    /// The part that is certainly one workload's: devices held by exactly one pod, of `namespace`,
-    /// for which `counts` holds (ready, past its warm-up), with a sample not older than `since`.
+    /// Means over the devices that are certainly one workload's: held by exactly one pod, of
+    /// `namespace`, for which `counts` holds (ready, past its warm-up), with a sample not older than
+    /// `since`. `None` if there is none.
     #[must_use]
-    pub fn share_of(&self, namespace: &str, counts: impl Fn(&str) -> bool, since: Moment) -> Share {
+    pub fn share_of(
+        &self,
+        namespace: &str,
+        counts: impl Fn(&str) -> bool,
+        since: Moment,
+    ) -> Option<GpuSample> {
         let is_ours = |owner: &PodRef| &*owner.namespace == namespace && counts(&owner.pod);
-        let held = || {
-            self.by_key
-                .values()
-                .filter(|device| device.at >= since && device.owners.iter().any(is_ours))
+        let own = || {
+            self.by_key.values().filter(|device| {
+                device.at >= since
+                    && !device.is_shared()
+                    && device.owners.iter().any(is_ours)
+                    && device.busy().is_some()
+            })
         };
-        let own = || held().filter(|device| !device.is_shared() && device.busy().is_some());
         let mean = |of: fn(&Device) -> Option<f64>| mean(own().filter_map(of));
-        Share {
-            sample: mean(Device::busy).map(|busy| GpuSample {
-                devices: count(own()),
-                busy: Some(busy),
-                sm: mean(|device| device.sm),
-                tensor: mean(|device| device.tensor),
-                dram: mean(|device| device.dram),
-            }),
-            at: own().map(|device| device.at).min(),
-            shared: count(held().filter(|device| device.is_shared())),
-        }
+        Some(GpuSample {
+            busy: Some(mean(Device::busy)?),
+            devices: u32::try_from(own().count()).unwrap_or(u32::MAX),
+            sm: mean(|device| device.sm),
+            tensor: mean(|device| device.tensor),
+            dram: mean(|device| device.dram),
+        })
     }
-}
-
-/// A workload's share of the devices.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Share {
-    /// Means over its own devices; `None` if no device is certainly its own.
-    pub sample: Option<GpuSample>,
-    /// When the oldest of them was sampled.
-    pub at: Option<Moment>,
-    /// Devices that it shares with other pods: left out, since nobody can tell whose use it is.
-    pub shared: u32,
 }
 
 /// Reads one page of one exporter, fed in pieces.
@@ -215,10 +208,6 @@ impl Error {
 fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     let (n, sum) = values.fold((0_u32, 0.0), |(n, sum), value| (n + 1, sum + value));
     (n > 0).then(|| sum / f64::from(n))
-}
-
-fn count<T>(items: impl Iterator<Item = T>) -> u32 {
-    u32::try_from(items.count()).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

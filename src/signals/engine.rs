@@ -86,24 +86,6 @@ pub struct EnginePage {
     pub family: EngineFamily,
     /// Its numbers.
     pub sample: EngineSample,
-    /// How it names them.
-    pub dialect: Dialect,
-}
-
-/// Which names an engine was read by; for people, not for decisions.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Dialect {
-    /// The names that were read, without prefix, one or more for each number of the sample.
-    pub names: Vec<&'static str>,
-    /// Those of them that the engine has given up in newer versions.
-    pub deprecated: Vec<&'static str>,
-    /// Those whose value was impossible (NaN, infinite, negative, beyond the scale) and which
-    /// therefore gave no number.
-    pub impossible: Vec<&'static str>,
-    /// Whether the names came with `_` where the engine writes `:` (content negotiation, Ray).
-    pub underscores: bool,
-    /// Data-parallel ranks that were summed, 1 where there is no such label.
-    pub ranks: usize,
 }
 
 /// Every metric name that a Prometheus query has to select for [`SeriesFold`], in each spelling.

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::hpa::{DEFAULT_TOLERANCE, HpaEffect, hpa_effect};
 use super::words;
 use crate::decision::{
-    Answer, Decision, Engine, Mode, Moment, Phase, Reading, Reason, Rule, Spec, Why,
+    Answer, DEFAULT_TOLERANCE, Decision, Engine, HpaEffect, Mode, Moment, Phase, Reading, Reason,
+    Rule, Spec, Why, hpa_effect,
 };
 use crate::inventory::{Counted, Inventory};
 use crate::registry::{Caller, Published, Rpc, Tracker};

@@ -2,9 +2,9 @@
 //!
 //! Pure. Must not decide or recompute anything: it says what the decision holds.
 
-use super::hpa::{DEFAULT_TOLERANCE, HpaEffect, hpa_effect};
 use crate::decision::{
-    Answer, Decision, Health, LevelSource, Mode, Rule, Spec, Unavailable, ZeroAfter,
+    Answer, DEFAULT_TOLERANCE, Decision, Health, HpaEffect, LevelSource, Mode, Rule, Spec,
+    Unavailable, ZeroAfter, hpa_effect,
 };
 use crate::duration::format_millis;
 
@@ -26,6 +26,8 @@ pub fn summary(answer: &Answer, decision: Option<&Decision>, spec: Option<&Spec>
     }
     if spec.is_some_and(|spec| spec.mode == Mode::Shadow) {
         sentence.push_str(&format!("; shadow mode answers the present {}", replicas(want)));
+    } else if want > decision.want {
+        sentence.push_str(&format!("; {want} answered, since the HPA ignores so small a step"));
     }
     sentence
 }
@@ -34,7 +36,10 @@ pub fn summary(answer: &Answer, decision: Option<&Decision>, spec: Option<&Spec>
 #[must_use]
 pub fn unavailable(why: Unavailable) -> &'static str {
     match why {
-        Unavailable::NothingKnown => "no answer: not even the present count is known yet",
+        Unavailable::NothingKnown => {
+            "no answer: not even the present count is known; a workload of the configuration needs \
+             `replicas`, one of a cluster a target whose scale can be read"
+        }
         Unavailable::SourceLost => {
             "no answer, on purpose: the engines have been unreadable for too long and the \
              ScaledObject's fallback shall count"

@@ -9,7 +9,7 @@ use ghostscaler::decision::{EngineSample, Moment, Phase, Reading, Replicas, Why}
 use ghostscaler::inventory::Member;
 use ghostscaler::signals::freshness::Freshness;
 
-use super::trace::{Exposes, Set, Signal, Silent};
+use super::trace::{Exposes, Set, Signal, Silent, Stuck};
 
 /// A step of an engine takes 20 ms, and half a millisecond for each running request's token.
 const STEP_S: f64 = 0.020;
@@ -138,7 +138,7 @@ impl Fleet {
     }
 
     /// The counts, as Kubernetes would give them.
-    pub(crate) fn replicas(&self) -> Replicas {
+    pub(crate) fn replicas(&self, set: &Set) -> Replicas {
         let count = |phase| {
             let n = self.pods.iter().filter(|pod| pod.phase == phase).count();
             u32::try_from(n).expect("a handful of pods")
@@ -148,6 +148,7 @@ impl Fleet {
             ready: count(Phase::Ready),
             starting: count(Phase::Starting),
             terminating: count(Phase::Terminating),
+            unschedulable: set.unschedulable.unwrap_or(0),
             ..Replicas::default()
         }
     }
@@ -176,6 +177,14 @@ fn silence(set: &Set, index: usize) -> Option<Why> {
     }
 }
 
+fn is_stuck(set: &Set, index: usize) -> bool {
+    match &set.stuck {
+        Some(Stuck::All(all)) => *all,
+        Some(Stuck::Some(some)) => some.contains(&index),
+        None => false,
+    }
+}
+
 impl Pod {
     fn turn(&mut self, phase: Phase, now: Moment) {
         if phase == Phase::Ready && self.phase != Phase::Ready {
@@ -195,7 +204,7 @@ impl Pod {
         let (waiting, running) = (total(&set.waiting), total(&set.running));
         let asleep = set.asleep.as_ref().is_some_and(|asleep| asleep.contains(&index));
         let kv = set.kv.as_ref().map_or(0.005 * running, |kv| kv.alike(index, load));
-        let works = running > 0.0 && !asleep && set.stuck != Some(true);
+        let works = running > 0.0 && !asleep && !is_stuck(set, index);
         let step_s = STEP_S + (TOKEN_S + PROMPT_TOKEN_S) * running;
         let steps = if works { seconds / step_s } else { 0.0 };
         let finished = steps * running / TOKENS;
@@ -211,8 +220,6 @@ impl Pod {
             (&mut sample.generated_tokens, steps * running),
             (&mut sample.prompt_tokens, steps * running),
             (&mut sample.finished, finished),
-            (&mut sample.finished_prompt_tokens, finished * TOKENS),
-            (&mut sample.finished_prefill_tokens, finished * TOKENS),
             (&mut sample.finished_generated_tokens, finished * TOKENS),
             (&mut sample.preemptions, preemptions),
             (&mut sample.itl_sum_s, steps * running * step_s),
@@ -235,8 +242,6 @@ fn zeros() -> EngineSample {
         generated_tokens: Some(0.0),
         prompt_tokens: Some(0.0),
         finished: Some(0.0),
-        finished_prompt_tokens: Some(0.0),
-        finished_prefill_tokens: Some(0.0),
         finished_generated_tokens: Some(0.0),
         preemptions: Some(0.0),
         itl_sum_s: Some(0.0),

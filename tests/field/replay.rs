@@ -5,7 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ghostscaler::decision::{
-    Answer, Decision, Gpu, GpuSample, Moment, Observation, Spec, State, Wake, WakeReading, decide,
+    Answer, COLD_START_UNSEEN_MS, Decision, Gpu, GpuSample, Moment, Observation, Spec, State, Wake,
+    WakeReading, decide,
 };
 use ghostscaler::inventory::{Counted, Workload, WorkloadKey};
 use ghostscaler::observe::{Around, observe};
@@ -21,8 +22,6 @@ use super::trace::{Arrives, Devices, Run, Set, Setting, Step, Trace};
 
 /// The wake source that the process of a told case has configured.
 const WAKE_SOURCE: &str = "gateway";
-/// What the core takes for a cold start until it has seen one.
-const UNSEEN_COLD_START_MS: u64 = 180_000;
 
 /// Replays every run of a case.
 pub(crate) fn replay(text: &str) -> Result<(), Fault> {
@@ -132,7 +131,7 @@ impl Replay {
     fn tick(&mut self, tick: usize, passed: f64) -> Decision {
         let load = Load { set: &self.set, tick, passed };
         self.fleet.pass(&load, self.now);
-        self.workload.replicas = self.fleet.replicas();
+        self.workload.replicas = self.fleet.replicas(&self.set);
         self.workload.members = self.fleet.members();
         let around = self.around(tick == 0);
         let reading = |member: &ghostscaler::inventory::Member| {
@@ -179,7 +178,7 @@ impl Replay {
         let lead_ms = self
             .last
             .as_ref()
-            .map_or(UNSEEN_COLD_START_MS, |decision| decision.inputs.cold_start_ms);
+            .map_or(COLD_START_UNSEEN_MS, |decision| decision.inputs.cold_start_ms);
         let schedule = self.schedule.as_ref();
         Around {
             gpu,

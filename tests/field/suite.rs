@@ -38,9 +38,10 @@ pub(crate) const WAITING: [(&str, &str); 9] = [
     ("f72_a_batch_counts_against_its_deadline", "a signal that tells classes of requests apart"),
 ];
 
-/// Every id of the five themes: 1 to 49 and 61 to 72.
+/// Every id of the five themes, 1 to 49 and 61 to 72, and those of the others that a decision alone
+/// settles.
 fn ids() -> impl Iterator<Item = u32> {
-    (1..=49).chain(61..=72)
+    (1..=49).chain(61..=72).chain([86, 89, 91])
 }
 
 /// All cases, in the order of their ids.

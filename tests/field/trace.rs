@@ -85,6 +85,8 @@ pub(crate) struct Step {
 pub(crate) struct Set {
     /// Replicas as `ready/spec`; the rest is starting.
     pub(crate) replicas: Option<String>,
+    /// Of those that start, the ones that the scheduler cannot place.
+    pub(crate) unschedulable: Option<u32>,
     /// Pods, counted from 0, that are in another phase than their place says.
     pub(crate) pods: Option<BTreeMap<usize, Phase>>,
     /// Requests waiting and running in all.
@@ -94,8 +96,8 @@ pub(crate) struct Set {
     pub(crate) kv: Option<Signal>,
     /// Preemptions per minute, of each engine.
     pub(crate) preemptions_a_minute: Option<f64>,
-    /// Counters of work stand still whatever the gauges say.
-    pub(crate) stuck: Option<bool>,
+    /// Counters of work stand still whatever the gauges say: of all engines, or by number.
+    pub(crate) stuck: Option<Stuck>,
     /// What the engines have on their pages.
     pub(crate) exposes: Option<Exposes>,
     /// Engines that sleep, counted from 0.
@@ -114,6 +116,7 @@ impl Set {
         let new = self.clone();
         Set {
             replicas: new.replicas,
+            unschedulable: new.unschedulable.or(standing.unschedulable),
             pods: new.pods,
             waiting: new.waiting.or(standing.waiting),
             running: new.running.or(standing.running),
@@ -150,6 +153,13 @@ pub(crate) enum Exposes {
     Gauges,
     Counters,
     Nothing,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Stuck {
+    All(bool),
+    Some(Vec<usize>),
 }
 
 #[derive(Debug, Clone, Deserialize)]

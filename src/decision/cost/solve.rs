@@ -57,12 +57,17 @@ impl Normal {
         solved.iter().zip(direction).map(|(a, b)| a * b).sum()
     }
 
-    /// Relative variance of `prices · features` over the rows, whose first feature is constant.
-    pub(super) fn relative_variance(&self, prices: &[f64; N]) -> f64 {
+    /// Mean and relative variance of `prices · features` over the rows, whose first feature is
+    /// constant.
+    pub(super) fn mean_and_relative_variance(&self, prices: &[f64; N]) -> (f64, f64) {
         let priced = self.left.map(|row| row.iter().zip(prices).map(|(a, b)| a * b).sum::<f64>());
         let squares: f64 = priced.iter().zip(prices).map(|(a, b)| a * b).sum();
-        let mean = priced[0];
-        if mean > 0.0 { (squares * self.left[0][0] / (mean * mean) - 1.0).max(0.0) } else { 0.0 }
+        let (sum, rows) = (priced[0], self.left[0][0]);
+        if sum > 0.0 {
+            (sum / rows, (squares * rows / (sum * sum) - 1.0).max(0.0))
+        } else {
+            (0.0, 0.0)
+        }
     }
 
     fn scale(&self, i: usize) -> f64 {

@@ -6,9 +6,6 @@ use super::Said;
 use crate::decision::ghost::Surplus;
 use crate::decision::{Health, Observation, Reason, Rule, Spec, State, Vote};
 
-/// Share of fresh ticks from which evidence counts as whole.
-const COVERED: f64 = 0.9;
-
 /// The count of one tick and how it came about.
 pub(super) struct Outcome {
     /// The count, after the clamp.
@@ -36,9 +33,7 @@ pub(super) fn compose(
     let asked = raising.iter().filter_map(|vote| vote.want).max().unwrap_or(0);
     votes.extend(raising.iter().take(4).filter(|vote| vote.reason != Reason::Silent));
 
-    let covered = state.evidence.coverage() >= COVERED;
-    let (floor, floor_votes) =
-        state.zero.floor(spec, observation, supply, &state.evidence, covered);
+    let (floor, floor_votes) = state.zero.floor(spec, observation, supply, &state.evidence);
     let may_release = said.fresh
         && asked <= supply.base
         && !observation.replicas.rollout
@@ -73,7 +68,7 @@ pub(super) fn compose(
         want = want.max(supply.ordered);
     }
     holding_votes(state, observation, said, &mut votes);
-    let clamped = want.min(spec.max.max(1)).max(spec.min.min(spec.max.max(1)));
+    let clamped = spec.clamp(want);
     if clamped != want {
         let rule = if clamped < want { Rule::Max } else { Rule::Min };
         votes.push(Vote { rule, want: Some(clamped), reason: Reason::Clamped { wanted: want } });

@@ -27,7 +27,7 @@ pub(super) fn of(
     } else if starting {
         None
     } else if seen.answered < seen.expected {
-        degraded(seen.why.unwrap_or(Why::NotYetRead))
+        degraded(seen.why().unwrap_or(Why::NotYetRead))
     } else {
         None
     };

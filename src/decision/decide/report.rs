@@ -4,12 +4,13 @@
 
 use super::compose::Outcome;
 use super::{Said, answer};
-use crate::decision::state::Told;
 use crate::decision::{
     Answer, Decision, Gpu, Health, Inputs, LearnedCost, Moment, Next, Notice, Observation, Reason,
     Rule, Spec, State, Unavailable, ZeroAfter,
 };
 
+/// A condition that has not been seen for this long is over, and is told when it comes back.
+const OVER_MS: u64 = 600_000;
 /// The tick while something waits or starts.
 const FAST_TICK_MS: u64 = 1_000;
 /// From this tick on the source cannot be read any faster (Prometheus).
@@ -135,31 +136,31 @@ fn notices(state: &mut State, said: &Said, outcome: &Outcome, now: Moment) -> Ve
         notices.push(Notice::Woke);
     }
     let reasoned = |reason: fn(&Reason) -> bool| outcome.votes.iter().any(|v| reason(&v.reason));
-    let told = state.told;
-    let standing = Told {
-        degraded: matches!(said.health, Health::Degraded { .. }),
-        no_wake_source: reasoned(|reason| matches!(reason, Reason::NoWakeSource)),
-        not_serving: reasoned(|reason| matches!(reason, Reason::NotServing { .. })),
-        stuck: said.seen.frozen + said.seen.stuck > 0,
-        imbalance: said.seen.rank_spread
-            || reasoned(|reason| matches!(reason, Reason::Imbalance { .. })),
-        exhausted: said.supply.hopeless > 0,
-    };
-    for (stands, was_told, notice) in [
-        (standing.degraded, told.degraded, Notice::Degraded),
-        (standing.no_wake_source, told.no_wake_source, Notice::NoWakeSource),
-        (standing.not_serving, told.not_serving, Notice::NotServing),
-        (standing.stuck, told.stuck, Notice::StuckQueue),
-        (standing.imbalance, told.imbalance, Notice::Imbalance),
-        (standing.exhausted, told.exhausted, Notice::CapacityExhausted),
+    let seen = &said.seen;
+    let told = &mut state.told;
+    let degraded = matches!(said.health, Health::Degraded { .. });
+    match (told.degraded, degraded) {
+        (false, true) => notices.push(Notice::Degraded),
+        (true, false) => notices.push(Notice::Recovered),
+        (true, true) | (false, false) => {}
+    }
+    told.degraded = degraded;
+    let not_serving = reasoned(|reason| matches!(reason, Reason::NotServing { .. }));
+    let imbalance = reasoned(|reason| matches!(reason, Reason::Imbalance { .. }));
+    let no_wake_source = reasoned(|reason| matches!(reason, Reason::NoWakeSource));
+    for (stands, last, notice) in [
+        (no_wake_source, &mut told.no_wake_source, Notice::NoWakeSource),
+        (not_serving, &mut told.not_serving, Notice::NotServing),
+        (seen.frozen + seen.stuck > 0, &mut told.stuck, Notice::StuckQueue),
+        (imbalance || seen.rank_spread, &mut told.imbalance, Notice::Imbalance),
+        (said.supply.hopeless > 0, &mut told.exhausted, Notice::CapacityExhausted),
     ] {
-        if stands && !was_told {
-            notices.push(notice);
+        if stands {
+            if last.is_none_or(|last| now.millis_since(last) >= OVER_MS) {
+                notices.push(notice);
+            }
+            *last = Some(now);
         }
     }
-    if told.degraded && !standing.degraded {
-        notices.push(Notice::Recovered);
-    }
-    state.told = standing;
     notices
 }

@@ -37,6 +37,9 @@ pub(in crate::decision) struct Learned {
     /// A single step down went beyond what had been seen, and nothing speaks against it yet.
     pub(in crate::decision) trial: bool,
     healthy_for_ms: u64,
+    /// Live replicas at the last tick, and for how long there have been as many.
+    live: u32,
+    live_for_ms: u64,
     /// What the busiest healthy replica served; unpriced, because prices are learned later.
     healthiest: Flow,
     most_in_flight: Option<f64>,
@@ -63,6 +66,8 @@ pub(in crate::decision) struct Figures {
     pub(in crate::decision) healthiest: Flow,
     /// The last minute was healthy, so its rate counts too.
     pub(in crate::decision) healthy: bool,
+    /// The last minute is one of the present replicas.
+    pub(in crate::decision) settled: bool,
     /// Largest in-flight count of a replica while nothing waited.
     pub(in crate::decision) most_in_flight: Option<f64>,
     /// Most running requests of a replica: its own limit, or the highest seen with something waiting.
@@ -162,6 +167,7 @@ impl Learned {
             growth: self.headroom.growth(),
             healthiest: self.healthiest,
             healthy: self.healthy_for_ms >= HEALTHY_MS,
+            settled: self.live_for_ms >= WINDOW_MS,
             most_in_flight: self.most_in_flight,
             running_limit: self.running_limit,
             saturation: (self.saturated_s >= SATURATED_S).then_some(self.saturation),
@@ -189,6 +195,9 @@ impl Learned {
         let seen = ask.seen;
         let n_live = f64::from(seen.live.max(1));
         self.lengths.note(ask, step_s);
+        self.live_for_ms =
+            if seen.live == self.live { self.live_for_ms.saturating_add(step_ms) } else { 0 };
+        self.live = seen.live;
         self.request_s = level.request_s.or(self.request_s);
         let queued = seen.waiting.unwrap_or(0.0) + seen.stuck_waiting;
         if let Some(work) = level.work.filter(|_| seen.whole) {

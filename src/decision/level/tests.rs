@@ -13,6 +13,7 @@ fn figures() -> Figures {
     Figures {
         costs: Some([0.010, 0.000_1, 0.001, 0.0]),
         request: Some((200.0, 100.0)),
+        settled: true,
         ..Figures::default()
     }
 }
@@ -118,6 +119,15 @@ fn capacity_is_trusted_as_far_as_it_was_seen() {
     close(rho(0.9, false), 0.95);
     // The present minute counts once it was healthy: 1.3 · 0.6.
     close(rho(0.0, true), 0.78);
+}
+
+#[test]
+fn a_minute_of_other_replicas_gives_no_reason_to_raise_on_distrust() {
+    let figures = Figures { settled: false, ..figures() };
+    let level = level(1, &Spec::default(), &means(), &figures, true);
+    // 0.85 · 0.95 = 0.8075 to raise, 0.6 · 0.95 = 0.57 to let go.
+    close(level.need.unwrap(), 0.6 / 0.8075);
+    close(level.carry.unwrap(), 0.6 / 0.57);
 }
 
 #[test]

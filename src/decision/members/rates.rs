@@ -97,7 +97,7 @@ impl Rates {
 
 /// A counter that went back, or another start time: nothing before it can be compared.
 fn restarted(before: &EngineSample, after: &EngineSample) -> bool {
-    const COUNTERS: [fn(&EngineSample) -> Option<f64>; 12] = [
+    const COUNTERS: [fn(&EngineSample) -> Option<f64>; 11] = [
         |sample| sample.prompt_tokens,
         |sample| sample.generated_tokens,
         |sample| sample.finished,
@@ -109,7 +109,6 @@ fn restarted(before: &EngineSample, after: &EngineSample) -> bool {
         |sample| sample.ttft_count,
         |sample| sample.itl_sum_s,
         |sample| sample.itl_count,
-        |sample| sample.queue_time_count,
     ];
     let started_anew = match (before.started_at, after.started_at) {
         (Some(before), Some(after)) => before != after,

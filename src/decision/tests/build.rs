@@ -28,7 +28,6 @@ pub(super) fn idle_sample() -> EngineSample {
         prompt_tokens: Some(0.0),
         generated_tokens: Some(0.0),
         finished: Some(0.0),
-        finished_prompt_tokens: Some(0.0),
         finished_generated_tokens: Some(0.0),
         preemptions: Some(0.0),
         steps: Some(0.0),
@@ -137,7 +136,6 @@ impl Bench {
                 (&mut value.prompt_tokens, does.prompt),
                 (&mut value.finished, does.finished),
                 (&mut value.finished_generated_tokens, does.finished * 200.0),
-                (&mut value.finished_prompt_tokens, does.finished * 200.0),
                 (&mut value.preemptions, does.preemptions),
                 (&mut value.steps, does.steps),
             ] {

@@ -50,6 +50,28 @@ fn constant_load_keeps_the_count_constant() {
     assert!(fleet.queued.iter().skip(100).all(|queued| *queued < 10));
 }
 
+/// Counts over two hours of constant load under 5 % of noise, from an unlearned start.
+fn noisy(seed: u64, n: u32, share: f64) -> Vec<u32> {
+    let mut fleet = Fleet::new(n).seed(seed);
+    fleet.noise = 0.05;
+    fleet.run(7_200.0, load(share * f64::from(n)))
+}
+
+#[test]
+fn a_price_that_was_learned_stays_in_force_under_constant_load() {
+    // It was given up after an hour, a replica let go by in-flight requests, and taken back.
+    let wants = noisy(5_225, 6, 0.848_074_875_183_090_1);
+    assert_eq!(reversals(&wants), 0, "{}", series(&wants));
+}
+
+#[test]
+fn a_minute_that_fewer_replicas_have_seen_is_no_reason_to_distrust_the_present_ones() {
+    // A queue brought the second replica; five seconds after its start the level wanted a third.
+    let wants = noisy(726_181, 1, 0.849_860_507_654_304_1);
+    assert_eq!(reversals(&wants), 0, "{}", series(&wants));
+    assert_eq!(wants.iter().max(), Some(&2));
+}
+
 #[test]
 fn a_surplus_is_let_go_after_the_hold_and_not_before() {
     let mut fleet = Fleet::new(10).learned();

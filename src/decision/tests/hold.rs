@@ -2,8 +2,8 @@
 
 use super::build::{Bench, Does, idle_sample, reason, value, wanted};
 use crate::decision::{
-    Answer, Gpu, Health, Moment, Notice, Observation, Phase, Reading, Reason, Replicas, Rule, Spec,
-    State, Unavailable, Why, decide, score,
+    Answer, Gpu, Health, Mode, Moment, Notice, Observation, Phase, Reading, Reason, Replicas, Rule,
+    Spec, State, Unavailable, Why, decide, score,
 };
 
 const IDLE: fn(usize) -> Does = |_| Does::serving(0.0);
@@ -310,6 +310,52 @@ fn the_clamp_comes_last_also_without_data() {
     let decision = bench.tick(|_| Does::serving(1.0).waiting(5_000.0));
     assert_eq!((decision.want, decision.binding), (8, Rule::Max));
     assert!(matches!(reason(&decision, Rule::Max), Reason::Clamped { wanted } if wanted > 8));
+}
+
+#[test]
+fn the_clamp_comes_last_also_in_shadow_mode() {
+    let shadow = |n: u32| Bench::new(n).deaf().spec(|spec| spec.mode = Mode::Shadow);
+    assert_eq!(shadow(5).tick(IDLE).answer, value(5));
+    assert_eq!(shadow(12).tick(IDLE).answer, value(8));
+    assert_eq!(shadow(1).spec(|spec| spec.min = 3).tick(IDLE).answer, value(3));
+}
+
+#[test]
+fn the_cause_that_is_told_is_the_most_frequent_one() {
+    for (silent, expected) in [
+        ([Why::Impossible, Why::Timeout, Why::Timeout], Why::Timeout),
+        ([Why::Refused, Why::Impossible, Why::Impossible], Why::Impossible),
+        // Of equally frequent ones the first that is listed.
+        ([Why::Impossible, Why::Timeout, Why::Refused], Why::Refused),
+    ] {
+        let mut bench = Bench::new(4).deaf();
+        bench.run(30, IDLE);
+        for (engine, why) in bench.seen.engines.iter_mut().zip(silent) {
+            engine.reading = Reading::Missing { why };
+        }
+        let health = bench.tick(IDLE).health;
+        assert!(
+            matches!(health, Health::Degraded { why, answered: 1, expected: 4, .. } if why == expected),
+            "{health:?}"
+        );
+    }
+}
+
+#[test]
+fn a_fault_that_comes_and_goes_with_each_sample_is_told_once_in_ten_minutes() {
+    let mut bench = Bench::new(1);
+    let mut told = 0;
+    // Ranks of one engine wait in every other sample: for twenty minutes, and again after ten more.
+    for round in 0..360_u32 {
+        let spread = if !(240..355).contains(&round) && round % 2 == 0 { 1.0 } else { 0.0 };
+        bench.sample(0).waiting_spread = Some(spread);
+        let notices = bench.tick(|_| Does::serving(4.0)).notices;
+        told += notices.iter().filter(|notice| **notice == Notice::Imbalance).count();
+    }
+    assert_eq!(told, 1);
+    bench.run(600, |_| Does::serving(4.0));
+    bench.sample(0).waiting_spread = Some(1.0);
+    assert_eq!(bench.tick(|_| Does::serving(4.0)).notices, [Notice::Imbalance]);
 }
 
 #[test]

@@ -7,13 +7,15 @@ use super::fleet::{Fleet, REQUEST_S, moment};
 use super::fleet_runs::{reversals, series};
 use crate::decision::{Answer, Observation, Phase, Reading, State, Why, decide};
 
-/// The same cases in every run, so that a failure is the change's and not the dice's.
+/// The same cases in every run, so that a failure is the change's and not the dice's; more of them
+/// by `PROPTEST_CASES`, of which 256 is the default.
 fn cases(n: u32) -> ProptestConfig {
+    let default = ProptestConfig::default();
     ProptestConfig {
-        cases: n,
+        cases: if default.cases == 256 { n } else { default.cases },
         failure_persistence: None,
         rng_seed: RngSeed::Fixed(0x6768_6f73_7473),
-        ..ProptestConfig::default()
+        ..default
     }
 }
 

@@ -22,7 +22,8 @@ fn a_state_of_another_version_is_a_new_start() {
     let mut fleet = Fleet::new(1);
     fleet.run(60.0, 1.0);
     let text = serde_json::to_string(&fleet.state).unwrap();
-    let other = text.replace("\"version\":1", "\"version\":2");
+    let form = |version: u32| format!("\"version\":{version}");
+    let other = text.replace(&form(State::VERSION), &form(State::VERSION + 1));
     assert_ne!(text, other);
     let state: State = serde_json::from_str(&other).unwrap();
     assert_eq!(state.restored(), State::default());

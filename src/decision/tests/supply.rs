@@ -1,6 +1,6 @@
 //! Orders and starts: what is on its way is not ordered again, what cannot start is not ordered.
 
-use super::build::{Bench, Does, reason, wanted};
+use super::build::{Bench, Does, reason, value, wanted};
 use crate::decision::{Engine, Health, Notice, Phase, Reading, Reason, Rule, Why};
 
 const QUEUE: fn(usize) -> Does = |_| Does::serving(8.0).waiting(8.0);
@@ -30,6 +30,36 @@ fn shadow_mode_trusts_no_own_orders() {
     let mut bench = Bench::new(2).deaf().spec(|spec| spec.mode = crate::decision::Mode::Shadow);
     assert_eq!(bench.tick(QUEUE).want, 4);
     assert_eq!(bench.tick(CALM).want, 2);
+}
+
+#[test]
+fn a_queue_that_the_hpa_would_ignore_is_answered_past_its_dead_band() {
+    let queue = |index: usize| Does::serving(8.0).waiting(if index == 0 { 8.0 } else { 0.0 });
+    let answer = |tolerance| {
+        let mut bench = Bench::new(10).deaf().spec(|spec| {
+            spec.max = 20;
+            spec.hpa_tolerance = tolerance;
+        });
+        bench.run(5, CALM);
+        bench.run(5, queue);
+        // 8 running each and 8 waiting: one more. At ten the default tolerance ignores eleven.
+        let decision = bench.tick(queue);
+        assert_eq!(decision.want, 11);
+        decision.answer
+    };
+    assert_eq!(answer(Some(0.1)), value(12));
+    assert_eq!(answer(Some(0.0)), value(11));
+    assert_eq!(answer(None), value(11));
+}
+
+#[test]
+fn a_warm_schedule_waits_for_the_hpa_and_pushes_nothing() {
+    let mut bench = Bench::new(10).deaf().spec(|spec| {
+        spec.max = 20;
+        spec.hpa_tolerance = Some(0.1);
+    });
+    bench.seen.schedule_floor = 11;
+    assert_eq!(bench.tick(CALM).answer, value(11));
 }
 
 #[test]
@@ -110,7 +140,7 @@ fn all_replicas_starting_is_no_lost_source() {
     bench.run(1_500, CALM);
     let decision = bench.last.unwrap();
     assert_eq!(decision.health, Health::Starting);
-    assert_eq!(decision.answer, super::build::value(2));
+    assert_eq!(decision.answer, value(2));
 }
 
 #[test]

@@ -22,7 +22,7 @@ fn pods(device: &Device) -> Vec<&str> {
     device.owners.iter().map(|owner| &*owner.pod).collect()
 }
 
-fn share(devices: &Devices, pods: &[&str]) -> Share {
+fn share(devices: &Devices, pods: &[&str]) -> Option<GpuSample> {
     devices.share_of("serving", |pod| pods.contains(&pod), Moment(0))
 }
 
@@ -46,12 +46,11 @@ fn a_device_with_one_owner_is_attributed_to_it() {
     assert_eq!(device.host.as_deref(), Some("n7"));
     assert_eq!(devices.board_power_w.get("GPU-1f"), Some(&167.412));
     let expected = GpuSample { devices: 1, busy: Some(0.139206), ..GpuSample::default() };
-    let expected = Share { sample: Some(expected), at: Some(Moment(0)), shared: 0 };
-    assert_eq!(share(&devices, &["api-1"]), expected);
+    assert_eq!(share(&devices, &["api-1"]), Some(expected));
     // Another workload's pods, another tenant's namespace, a pod in its warm-up.
-    assert_eq!(share(&devices, &["api-2"]), Share::default());
-    assert_eq!(devices.share_of("other", |_| true, Moment(0)), Share::default());
-    assert_eq!(share(&devices, &[]), Share::default());
+    assert_eq!(share(&devices, &["api-2"]), None);
+    assert_eq!(devices.share_of("other", |_| true, Moment(0)), None);
+    assert_eq!(share(&devices, &[]), None);
 }
 
 #[test]
@@ -74,8 +73,7 @@ fn f50_three_sharers_of_a_device_are_one_device_and_nobodys() {
     assert_eq!(pods(device), ["c", "a", "b"]);
     assert!(device.is_shared());
     assert_eq!(devices.board_power_w.get("GPU-c2"), Some(&60.0));
-    let none = Share { sample: None, at: None, shared: 1 };
-    assert_eq!(share(&devices, &["a"]), none);
+    assert_eq!(share(&devices, &["a"]), None);
 }
 
 #[test]
@@ -159,12 +157,12 @@ fn f53_labels_that_come_and_go_leave_no_dip() {
     ] {
         let mut devices = read(&format!("DCGM_FI_DEV_GPU_UTIL{{UUID=\"G\"{labels}}} 80\n"));
         memory.update(&mut devices, at(seconds));
-        let sample = share(&devices, &["a"]).sample.unwrap();
+        let sample = share(&devices, &["a"]).unwrap();
         assert_eq!((sample.devices, sample.busy), (1, Some(0.8)), "{seconds}");
     }
     let mut devices = read("DCGM_FI_DEV_GPU_UTIL{UUID=\"G\"} 80\n");
     memory.update(&mut devices, at(421));
-    assert_eq!(share(&devices, &["a"]), Share::default());
+    assert_eq!(share(&devices, &["a"]), None);
 }
 
 #[test]
@@ -174,19 +172,19 @@ fn a_device_whose_owner_changes_with_each_scrape_is_shared() {
         let row = format!("DCGM_FI_DEV_GPU_UTIL{{UUID=\"G\",namespace=\"serving\",pod=\"{pod}\"}}");
         let mut devices = read(&format!("{row} 80\n"));
         memory.update(&mut devices, Moment(seconds * 1_000));
-        share(&devices, &["a"]).shared
+        share(&devices, &["a"]).is_some()
     };
-    assert_eq!(seen("a", 0), 0);
-    assert_eq!(seen("b", 30), 1);
-    assert_eq!(seen("a", 60), 1);
+    assert!(seen("a", 0));
+    assert!(!seen("b", 30));
+    assert!(!seen("a", 60));
     // b is forgotten after five minutes.
-    assert_eq!(seen("a", 331), 0);
+    assert!(seen("a", 331));
 }
 
 #[test]
 fn f54_a_pod_that_is_gone_owns_nothing() {
     let devices = read("DCGM_FI_DEV_GPU_UTIL{UUID=\"G\",namespace=\"serving\",pod=\"p1\"} 0\n");
-    assert_eq!(share(&devices, &["p2"]), Share::default());
+    assert_eq!(share(&devices, &["p2"]), None);
 }
 
 #[test]
@@ -214,7 +212,7 @@ fn f56_memory_that_is_not_told_is_not_zero() {
 #[test]
 fn f57_rows_without_a_pod_are_attributed_to_nobody() {
     let devices = read("DCGM_FI_DEV_GPU_UTIL{UUID=\"G\",dra_device_name=\"gpu-3\"} 80\n");
-    assert_eq!(devices.share_of("serving", |_| true, Moment(0)), Share::default());
+    assert_eq!(devices.share_of("serving", |_| true, Moment(0)), None);
 }
 
 #[test]
@@ -227,7 +225,7 @@ fn f58_nodes_with_and_without_profiling_counters_are_both_read() {
         r#"DCGM_FI_PROF_GR_ENGINE_ACTIVE{UUID="B",Hostname="b",namespace="serving",pod="q"} 0.6"#,
         "\n",
     ));
-    let sample = share(&devices, &["p", "q"]).sample.unwrap();
+    let sample = share(&devices, &["p", "q"]).unwrap();
     assert_eq!((sample.devices, sample.busy), (2, Some(0.5)));
 }
 
@@ -244,8 +242,7 @@ fn f59_only_own_devices_count() {
         "\n",
     ));
     let expected = GpuSample { devices: 1, busy: Some(0.2), ..GpuSample::default() };
-    let expected = Share { sample: Some(expected), at: Some(Moment(0)), shared: 1 };
-    assert_eq!(share(&devices, &["a"]), expected);
+    assert_eq!(share(&devices, &["a"]), Some(expected));
 }
 
 #[test]
@@ -328,7 +325,7 @@ fn two_exporters_of_a_node_are_one_device_by_its_newest_row() {
     let device = devices.by_key.values().next().unwrap();
     assert_eq!((device.gpu_util, device.at), (Some(0.3), Moment(107_000)));
     // Older than asked for: not counted.
-    let share_since = |since| devices.share_of("serving", |_| true, Moment(since)).sample;
+    let share_since = |since| devices.share_of("serving", |_| true, Moment(since));
     assert_eq!(share_since(107_000).map(|s| s.devices), Some(1));
     assert_eq!(share_since(107_001), None);
 }
@@ -352,7 +349,7 @@ fn pages_of_several_exporters_merge_by_device() {
     ));
     devices.merge(read(ONE_OWNER));
     assert_eq!(devices.by_key.len(), 2);
-    let sample = share(&devices, &["api-1", "api-2"]).sample.unwrap();
+    let sample = share(&devices, &["api-1", "api-2"]).unwrap();
     assert_eq!((sample.devices, sample.busy), (2, Some((0.139206 + 0.5) / 2.0)));
 }
 
@@ -395,7 +392,7 @@ proptest! {
         prop_assert!(total <= physical.len() as f64);
         let attributed: u32 = ["p0", "p1", "p2"]
             .iter()
-            .filter_map(|pod| share(&devices, &[pod]).sample)
+            .filter_map(|pod| share(&devices, &[pod]))
             .map(|sample| sample.devices)
             .sum();
         prop_assert!(attributed as usize <= physical.len());

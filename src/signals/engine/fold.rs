@@ -53,7 +53,6 @@ pub struct SeriesFold<'f> {
     /// Series of the wanted model, or of any.
     n_of_model: usize,
     other_model: Option<Box<str>>,
-    pub(super) underscores: bool,
     /// The cache's configuration came without a rank's label: V0.
     pub(super) unranked_info: bool,
 }
@@ -97,7 +96,6 @@ impl<'f> SeriesFold<'f> {
             n_repeated: 0,
             n_of_model: 0,
             other_model: None,
-            underscores: false,
             unranked_info: false,
         }
     }
@@ -162,7 +160,6 @@ impl<'f> SeriesFold<'f> {
         let Some(identity) = self.identify(PROFILES[meaning.profile], labels.clone()) else {
             return;
         };
-        self.underscores |= !name.contains(':');
         for row in meaning.rows {
             let selected = row.only.is_none_or(|(label, wanted)| {
                 labels.clone().any(|(k, v)| k.as_ref() == label && v.as_ref() == wanted)

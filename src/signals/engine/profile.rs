@@ -16,16 +16,12 @@ pub(super) enum Field {
     PromptTokens,
     GeneratedTokens,
     Finished,
-    FinishedPromptTokens,
-    FinishedPrefillTokens,
     FinishedGeneratedTokens,
     Rejected,
     Preemptions,
     Steps,
     TtftSum,
     TtftCount,
-    QueueTimeSum,
-    QueueTimeCount,
     ItlSum,
     ItlCount,
     /// 1 where an engine is awake, 0 where it sleeps.
@@ -63,22 +59,12 @@ pub(super) struct Row {
     pub(super) only: Option<(&'static str, &'static str)>,
     pub(super) combine: Combine,
     pub(super) from: From,
-    /// The engine has given up this name for another one.
-    pub(super) deprecated: bool,
 }
 
 impl Row {
     /// A series that is summed.
     pub(super) const fn sum(name: &'static str, field: Field) -> Row {
-        Row {
-            name,
-            field,
-            preference: 0,
-            only: None,
-            combine: Combine::Sum,
-            from: From::Value,
-            deprecated: false,
-        }
+        Row { name, field, preference: 0, only: None, combine: Combine::Sum, from: From::Value }
     }
 
     /// A series of which the largest counts.
@@ -99,11 +85,6 @@ impl Row {
     /// Second, third … choice.
     pub(super) const fn else_at(self, preference: u8) -> Row {
         Row { preference, ..self }
-    }
-
-    /// A name that the engine has given up.
-    pub(super) const fn deprecated(self) -> Row {
-        Row { deprecated: true, ..self }
     }
 }
 

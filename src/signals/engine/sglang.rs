@@ -13,7 +13,7 @@ use crate::trigger::EngineFamily;
 ///   `generation_tokens_total` move when a request ends, and are therefore the finished lengths.
 /// - `num_requests_total` counts requests that ended, well or not.
 /// - Retraction is what vLLM calls preemption.
-static ROWS: [Row; 27] = [
+static ROWS: [Row; 24] = [
     Row::sum("cache_config_info", Field::KvTokens).labels(&["page_size", "num_pages"]).else_at(1),
     Row::sum("generation_tokens_total", Field::GeneratedTokens).else_at(1),
     Row::sum("generation_tokens_total", Field::FinishedGeneratedTokens),
@@ -25,19 +25,16 @@ static ROWS: [Row; 27] = [
     Row::sum("num_grammar_queue_reqs", Field::WaitingDeferred),
     Row::sum("num_prefill_bootstrap_queue_reqs", Field::WaitingDeferred),
     Row::sum("num_prefill_inflight_queue_reqs", Field::WaitingDeferred),
-    Row::sum("num_prefill_prealloc_queue_reqs", Field::WaitingDeferred).deprecated(),
+    Row::sum("num_prefill_prealloc_queue_reqs", Field::WaitingDeferred),
     Row::sum("num_queue_reqs", Field::Waiting),
     Row::sum("num_requests_total", Field::Finished),
     Row::sum("num_retracted_requests_total", Field::Preemptions),
     Row::sum("num_running_reqs", Field::Running),
     Row::sum("prompt_tokens_total", Field::PromptTokens).else_at(1),
-    Row::sum("prompt_tokens_total", Field::FinishedPromptTokens),
-    Row::sum("queue_time_seconds_count", Field::QueueTimeCount),
-    Row::sum("queue_time_seconds_sum", Field::QueueTimeSum),
     Row::sum("realtime_tokens_total", Field::GeneratedTokens).only("mode", "decode"),
     Row::sum("realtime_tokens_total", Field::PromptTokens).only("mode", "prefill_compute"),
-    Row::sum("time_per_output_token_seconds_count", Field::ItlCount).else_at(1).deprecated(),
-    Row::sum("time_per_output_token_seconds_sum", Field::ItlSum).else_at(1).deprecated(),
+    Row::sum("time_per_output_token_seconds_count", Field::ItlCount).else_at(1),
+    Row::sum("time_per_output_token_seconds_sum", Field::ItlSum).else_at(1),
     Row::sum("time_to_first_token_seconds_count", Field::TtftCount),
     Row::sum("time_to_first_token_seconds_sum", Field::TtftSum),
     Row::max("token_usage", Field::KvUsage),

@@ -2,11 +2,11 @@
 //!
 //! Must not guess: a number that is absent or impossible stays `None`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::fold::{Cell, SeriesFold};
 use super::profile::{Combine, Field};
-use super::{Dialect, EnginePage, PageError};
+use super::{EnginePage, PageError};
 use crate::decision::{EngineSample, Moment};
 use crate::signals::exposition::millis_of_seconds;
 use crate::trigger::EngineFamily;
@@ -22,16 +22,15 @@ const MAX_KV_USAGE: f64 = 1.02;
 pub(super) struct Totals<'a> {
     fold: &'a SeriesFold<'a>,
     profile: usize,
-    dialect: Dialect,
 }
 
 impl<'a> Totals<'a> {
     pub(super) fn new(fold: &'a SeriesFold<'a>, profile: usize) -> Totals<'a> {
-        Totals { fold, profile, dialect: Dialect::default() }
+        Totals { fold, profile }
     }
 
     pub(super) fn page(
-        mut self,
+        &self,
         family: EngineFamily,
         page_at: Moment,
     ) -> Result<EnginePage, PageError> {
@@ -43,12 +42,10 @@ impl<'a> Totals<'a> {
         sample.waiting = waiting.or(idle_load);
         sample.running = running.or(idle_load);
         sample.waiting_deferred = waiting_deferred;
-        self.dialect.underscores = self.fold.underscores;
-        self.dialect.ranks = self.ranks(Field::Running).len();
-        Ok(EnginePage { family, sample, dialect: self.dialect })
+        Ok(EnginePage { family, sample })
     }
 
-    fn sample(&mut self, page_at: Moment) -> EngineSample {
+    fn sample(&self, page_at: Moment) -> EngineSample {
         let started_at = self.total(Field::StartedAt).or(self.fold.process_start);
         EngineSample {
             at: self.sampled_at(page_at),
@@ -57,16 +54,12 @@ impl<'a> Totals<'a> {
             prompt_tokens: self.total(Field::PromptTokens),
             generated_tokens: self.total(Field::GeneratedTokens),
             finished: self.total(Field::Finished),
-            finished_prompt_tokens: self.total(Field::FinishedPromptTokens),
-            finished_prefill_tokens: self.total(Field::FinishedPrefillTokens),
             finished_generated_tokens: self.total(Field::FinishedGeneratedTokens),
             rejected: self.total(Field::Rejected),
             preemptions: self.total(Field::Preemptions),
             steps: self.total(Field::Steps),
             ttft_sum_s: self.total(Field::TtftSum),
             ttft_count: self.total(Field::TtftCount),
-            queue_time_sum_s: self.total(Field::QueueTimeSum),
-            queue_time_count: self.total(Field::QueueTimeCount),
             itl_sum_s: self.total(Field::ItlSum),
             itl_count: self.total(Field::ItlCount),
             asleep: self.total(Field::Awake).map(|awake| awake < 0.5),
@@ -78,7 +71,7 @@ impl<'a> Totals<'a> {
 
     /// A number of requests: an impossible one makes the whole page unreadable, since `None` would
     /// read as "this engine does not tell".
-    fn load(&mut self, field: Field) -> Result<Option<f64>, PageError> {
+    fn load(&self, field: Field) -> Result<Option<f64>, PageError> {
         let bad = self.cells(field).find(|cell| !plausible(field, cell.value)).copied();
         match bad {
             Some(bad) => Err(PageError::Impossible { name: bad.row.name, value: bad.value }),
@@ -86,27 +79,20 @@ impl<'a> Totals<'a> {
         }
     }
 
-    fn total(&mut self, field: Field) -> Option<f64> {
-        let mut names = Vec::new();
+    /// The field's number; `None` where it is absent or any part of it is impossible.
+    fn total(&self, field: Field) -> Option<f64> {
         let mut total: Option<f64> = None;
-        let mut impossible = false;
-        for cell in self.fold.cells(self.profile, field) {
-            if !names.contains(&cell.row.name) {
-                names.push(cell.row.name);
-                if cell.row.deprecated {
-                    self.dialect.deprecated.push(cell.row.name);
-                }
+        for cell in self.cells(field) {
+            if !plausible(field, cell.value) {
+                return None;
             }
-            impossible |= !plausible(field, cell.value);
             total = Some(match (total, cell.row.combine) {
                 (None, _) => cell.value,
                 (Some(total), Combine::Sum) => total + cell.value,
                 (Some(total), Combine::Max) => total.max(cell.value),
             });
         }
-        let heard = if impossible { &mut self.dialect.impossible } else { &mut self.dialect.names };
-        heard.extend(names);
-        total.filter(|_| !impossible)
+        total
     }
 
     /// Whether the engine has had no request yet, and therefore has no sample of its load.
@@ -146,10 +132,6 @@ impl<'a> Totals<'a> {
         (by_rank.len() > 1).then_some(spread)
     }
 
-    fn ranks(&self, field: Field) -> BTreeSet<u64> {
-        self.cells(field).map(|cell| cell.rank).collect()
-    }
-
     fn cells(&self, field: Field) -> impl Iterator<Item = &Cell> {
         self.fold.cells(self.profile, field)
     }
@@ -165,16 +147,12 @@ fn plausible(field: Field, value: f64) -> bool {
         | Field::PromptTokens
         | Field::GeneratedTokens
         | Field::Finished
-        | Field::FinishedPromptTokens
-        | Field::FinishedPrefillTokens
         | Field::FinishedGeneratedTokens
         | Field::Rejected
         | Field::Preemptions
         | Field::Steps
         | Field::TtftSum
         | Field::TtftCount
-        | Field::QueueTimeSum
-        | Field::QueueTimeCount
         | Field::ItlSum
         | Field::ItlCount => MAX_COUNT,
     };

@@ -18,7 +18,7 @@ use crate::trigger::EngineFamily;
 /// - `request_success_total` counts aborted and failed requests too: every end of a request.
 /// - `iteration_tokens_total` is a histogram in spite of its name; its count is the engine's steps.
 /// - `time_per_output_token_seconds` held the time between tokens until 0.11.
-static ROWS: [Row; 29] = [
+static ROWS: [Row; 25] = [
     Row::sum("admission_rejections_total", Field::Rejected),
     Row::sum("cache_config_info", Field::KvTokens).labels(&["kv_cache_size_tokens"]),
     Row::max("cache_config_info", Field::KvTokens)
@@ -27,7 +27,7 @@ static ROWS: [Row; 29] = [
     Row::max("engine_sleep_state", Field::Awake).only("sleep_state", "awake"),
     Row::max("generation_tokens_created", Field::StartedAt),
     Row::sum("generation_tokens_total", Field::GeneratedTokens),
-    Row::max("gpu_cache_usage_perc", Field::KvUsage).else_at(1).deprecated(),
+    Row::max("gpu_cache_usage_perc", Field::KvUsage).else_at(1),
     Row::sum("inter_token_latency_seconds_count", Field::ItlCount),
     Row::sum("inter_token_latency_seconds_sum", Field::ItlSum),
     Row::sum("iteration_tokens_total_count", Field::Steps),
@@ -40,14 +40,10 @@ static ROWS: [Row; 29] = [
     Row::sum("prompt_tokens_by_source_total", Field::PromptTokens).only("source", "local_compute"),
     Row::sum("prompt_tokens_total", Field::PromptTokens).else_at(2),
     Row::sum("request_generation_tokens_sum", Field::FinishedGeneratedTokens),
-    Row::sum("request_prefill_kv_computed_tokens_sum", Field::FinishedPrefillTokens),
     Row::sum("request_prefill_kv_computed_tokens_sum", Field::PromptTokens).else_at(1),
-    Row::sum("request_prompt_tokens_sum", Field::FinishedPromptTokens),
-    Row::sum("request_queue_time_seconds_count", Field::QueueTimeCount),
-    Row::sum("request_queue_time_seconds_sum", Field::QueueTimeSum),
     Row::sum("request_success_total", Field::Finished),
-    Row::sum("time_per_output_token_seconds_count", Field::ItlCount).else_at(1).deprecated(),
-    Row::sum("time_per_output_token_seconds_sum", Field::ItlSum).else_at(1).deprecated(),
+    Row::sum("time_per_output_token_seconds_count", Field::ItlCount).else_at(1),
+    Row::sum("time_per_output_token_seconds_sum", Field::ItlSum).else_at(1),
     Row::sum("time_to_first_token_seconds_count", Field::TtftCount),
     Row::sum("time_to_first_token_seconds_sum", Field::TtftSum),
 ];

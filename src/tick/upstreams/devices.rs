@@ -13,7 +13,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::followed::Followed;
 use crate::clock::Clock;
-use crate::decision::{Gpu, Moment, Phase, Why};
+use crate::decision::{Gpu, Moment, Phase, WARM_UP_MS, Why};
 use crate::inventory::Workload;
 use crate::metrics::Metrics;
 use crate::signals::dcgm::{DcgmFold, DcgmReader, Devices, OwnerMemory, prometheus_names};
@@ -27,9 +27,6 @@ const INTERVAL_MS: u64 = 15_000;
 /// How far back Prometheus is asked for samples: two intervals of one that scrapes once a minute.
 /// No sample is ever fresh for longer.
 const WINDOW_MS: u64 = 120_000;
-/// A replica's devices count this long after it turned ready: loading and warming up say nothing of
-/// its load.
-const WARM_UP_MS: u64 = 60_000;
 
 /// Where the devices are read.
 #[derive(Debug)]
@@ -81,8 +78,8 @@ impl Reader {
         };
         let latest = self.latest.borrow();
         let since = now.minus_millis(latest.fresh_ms);
-        let share = latest.devices.share_of(namespace, warm, since);
-        match (share.sample, *seen_at) {
+        let sample = latest.devices.share_of(namespace, warm, since);
+        match (sample, *seen_at) {
             (Some(sample), _) => {
                 *seen_at = Some(now);
                 Gpu::Fresh(sample)

@@ -135,7 +135,11 @@ fn shadow_mode_tells_both_counts() {
 #[test]
 fn what_has_no_value_says_why() {
     let none = Answer::Unavailable { why: Unavailable::NothingKnown };
-    assert_eq!(summary(&none, None, None), "no answer: not even the present count is known yet");
+    assert_eq!(
+        summary(&none, None, None),
+        "no answer: not even the present count is known; a workload of the configuration needs \
+         `replicas`, one of a cluster a target whose scale can be read"
+    );
     let undecided = Answer::Value { want: 1, active: true };
     assert_eq!(summary(&undecided, None, None), "not observed yet: 1 replica = the present count");
 }

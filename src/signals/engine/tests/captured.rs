@@ -7,8 +7,6 @@ fn captured(name: &str) -> Option<EnginePage> {
     let page = fixtures::page(&format!("vllm/{name}"))?;
     let read = read(&page).unwrap();
     assert_eq!(read.family, EngineFamily::Vllm);
-    assert_eq!(read.dialect.impossible, Vec::<&str>::new());
-    assert!(!read.dialect.underscores);
     Some(read)
 }
 
@@ -28,16 +26,12 @@ fn vllm_0_32_with_a_queue_is_read_whole() {
         prompt_tokens: Some(507.0),
         generated_tokens: Some(2253.0),
         finished: Some(9.0),
-        finished_prompt_tokens: Some(338.0),
-        finished_prefill_tokens: Some(338.0),
         finished_generated_tokens: Some(1800.0),
         rejected: Some(0.0),
         preemptions: Some(0.0),
         steps: Some(714.0),
         ttft_sum_s: Some(8.282516717910767),
         ttft_count: Some(13.0),
-        queue_time_sum_s: Some(2.7164381570003115),
-        queue_time_count: Some(9.0),
         itl_sum_s: Some(7.275751809999292),
         itl_count: Some(2240.0),
         max_running: None,
@@ -47,8 +41,6 @@ fn vllm_0_32_with_a_queue_is_read_whole() {
         waiting_spread: None,
     };
     assert_eq!(read.sample, expected);
-    assert_eq!(read.dialect.deprecated, Vec::<&str>::new());
-    assert_eq!(read.dialect.ranks, 1);
 }
 
 #[test]
@@ -101,7 +93,6 @@ fn f68_data_parallel_ranks_are_summed() {
         return;
     };
     let sample = read.sample;
-    assert_eq!(read.dialect.ranks, 2);
     assert_eq!((sample.waiting, sample.running), (Some(32.0), Some(8.0)));
     assert_eq!(sample.waiting_spread, Some(0.0));
     assert_eq!(sample.kv_usage, Some(0.0019533634476864847));
@@ -149,7 +140,6 @@ fn two_api_servers_of_one_engine_are_one_engine() {
     assert_eq!((queued.sample.waiting, queued.sample.running), (Some(8.0), Some(4.0)));
     assert_eq!(queued.sample.kv_usage, Some(0.0014650225857648635));
     assert_eq!(queued.sample.kv_tokens, Some(1_048_576.0));
-    assert_eq!(queued.dialect.ranks, 1);
     let Some(after) = captured("metrics-asc2-after.txt") else {
         return;
     };
@@ -169,19 +159,10 @@ fn vllm_0_9_1_v1_is_read_by_its_old_names() {
     assert_eq!(sample.prompt_tokens, Some(848.0));
     assert_eq!(sample.generated_tokens, Some(3437.0));
     assert_eq!(sample.finished, Some(16.0));
-    assert_eq!(sample.finished_prefill_tokens, None);
     assert_eq!((sample.itl_sum_s, sample.itl_count), (Some(8.496721786999842), Some(3417.0)));
     assert_eq!((sample.rejected, sample.asleep), (None, None));
     // generation_tokens_created 1.795965793749…e+09.
     assert_eq!(sample.started_at, Some(Moment(1_795_965_793_749)));
-    assert_eq!(
-        read.dialect.deprecated,
-        [
-            "gpu_cache_usage_perc",
-            "time_per_output_token_seconds_sum",
-            "time_per_output_token_seconds_count"
-        ]
-    );
     let Some(idle) = captured("metrics-0.9.1-v1-idle.txt") else {
         return;
     };
@@ -203,7 +184,6 @@ fn vllm_0_9_1_v0_is_read_without_an_engine_label() {
     assert_eq!(sample.prompt_tokens, Some(505.0));
     assert_eq!(sample.generated_tokens, Some(2216.0));
     assert_eq!((sample.finished, sample.steps), (Some(8.0), Some(554.0)));
-    assert_eq!(sample.queue_time_sum_s, Some(2.3495421409606934));
     assert_eq!(sample.waiting_spread, None);
     let Some(after) = captured("metrics-0.9.1-v0-after.txt") else {
         return;
@@ -242,8 +222,6 @@ fn the_openmetrics_page_says_the_same_as_the_text_page() {
     let text = read(&text).unwrap();
     let open = read_as(&open, &Filter::default(), Format::OpenMetrics).unwrap();
     assert_eq!(text.sample, open.sample);
-    assert!(!text.dialect.underscores);
-    assert!(open.dialect.underscores);
     assert_eq!(text.sample.waiting, Some(2.0));
     assert_eq!(text.sample.running, Some(3.0));
     assert_eq!(text.sample.prompt_tokens, Some(123.0));

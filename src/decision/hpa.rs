@@ -1,9 +1,12 @@
-//! What the horizontal pod autoscaler does with the value: the arithmetic of its dead band.
+//! What the horizontal pod autoscaler does with the value: the arithmetic of its dead band, and the
+//! answer that gets past it.
 //!
-//! Pure. Covers AverageValue with target 1, which is what this scaler serves; no pod list and no
-//! readiness enter that formula.
+//! Covers AverageValue with target 1, which is what this scaler serves; no pod list and no readiness
+//! enter that formula. Must not decide how many replicas are wanted.
 
 use serde::{Deserialize, Serialize};
+
+use super::Spec;
 
 /// The HPA's own default tolerance, where neither `behavior` nor the controller's flag sets one.
 pub const DEFAULT_TOLERANCE: f64 = 0.1;
@@ -65,6 +68,27 @@ pub fn hpa_effect(current: u32, want: u32, tolerance: f64) -> HpaEffect {
     HpaEffect::Ignored { from, to }
 }
 
+/// The count to answer for `want` while the target has `current` replicas: the next one past the
+/// dead band, where the HPA is known to ignore the step up and waiting for a larger one would break
+/// the SLO (`urgent`); else `want`.
+///
+/// Steps down are left to the evidence for a larger one: what is ignored costs a replica and no
+/// user. With an unknown tolerance nothing is pushed, since on most clusters `generate` has set it
+/// to zero, and the queue that grows meanwhile asks for more by itself. What `max` cuts back into
+/// the dead band is not pushed either.
+#[must_use]
+pub(super) fn past_dead_band(want: u32, current: u32, spec: &Spec, urgent: bool) -> u32 {
+    let Some(tolerance) = spec.hpa_tolerance.filter(|_| urgent && want > current) else {
+        return want;
+    };
+    match hpa_effect(current, want, tolerance) {
+        HpaEffect::Ignored { to, .. } if to < spec.max => to + 1,
+        HpaEffect::Ignored { .. } | HpaEffect::Stays | HpaEffect::Goes { .. } | HpaEffect::Keda => {
+            want
+        }
+    }
+}
+
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -76,7 +100,54 @@ fn scaled(count: u32, factor: f64, round: fn(f64) -> f64) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    fn pushed(want: u32, current: u32, tolerance: Option<f64>, urgent: bool) -> u32 {
+        let spec = Spec { max: 300, hpa_tolerance: tolerance, ..Spec::default() };
+        past_dead_band(want, current, &spec, urgent)
+    }
+
+    #[test]
+    fn a_step_up_that_cannot_wait_is_pushed_just_past_the_known_dead_band() {
+        // 10 % of 10 and of 20 ignores up to 11 and 22.
+        assert_eq!(pushed(11, 10, Some(0.1), true), 12);
+        assert_eq!(pushed(21, 20, Some(0.1), true), 23);
+        assert_eq!(pushed(23, 20, Some(0.1), true), 23);
+        assert_eq!(pushed(11, 10, Some(0.0), true), 11);
+    }
+
+    #[test]
+    fn what_can_wait_is_a_step_down_or_meets_an_unknown_tolerance_is_answered_as_it_is() {
+        assert_eq!(pushed(11, 10, Some(0.1), false), 11);
+        assert_eq!(pushed(9, 10, Some(0.1), true), 9);
+        assert_eq!(pushed(11, 10, None, true), 11);
+        assert_eq!(pushed(1, 0, Some(0.1), true), 1);
+        let spec = Spec { max: 11, hpa_tolerance: Some(0.1), ..Spec::default() };
+        assert_eq!(past_dead_band(11, 10, &spec, true), 11);
+    }
+
+    proptest! {
+        #[test]
+        fn a_pushed_answer_keeps_bounds_and_direction_and_goes_one_past_the_dead_band_at_most(
+            current in 0_u32..400, wanted in 0_u32..400, min in 0_u32..20, span in 0_u32..400,
+            tolerance in proptest::option::of(0.0_f64..0.6), urgent in any::<bool>(),
+        ) {
+            let spec = Spec { min, max: (min + span).max(1), hpa_tolerance: tolerance, ..Spec::default() };
+            let want = spec.clamp(wanted);
+            let answer = past_dead_band(want, current, &spec, urgent);
+            prop_assert_eq!(answer, spec.clamp(answer));
+            prop_assert_eq!(answer.cmp(&current), want.cmp(&current));
+            prop_assert!(answer >= want);
+            if answer > want {
+                let tolerance = tolerance.unwrap();
+                prop_assert!(urgent && want > current);
+                let stays = |count| matches!(hpa_effect(current, count, tolerance), HpaEffect::Ignored { .. });
+                prop_assert!(stays(want) && stays(answer - 1) && !stays(answer));
+            }
+        }
+    }
 
     /// The measured table: current, the ignored band, next smaller and next larger that act.
     #[test]
