@@ -198,7 +198,8 @@ impl State {
         if !self.schedule.is_in_force(&Pathology::StaleGauges) {
             self.frozen = None;
         }
-        let shown = self.frozen.as_ref().or(self.stuck.as_ref().map(|stuck| &stuck.gauges));
+        let stuck = self.stuck.as_ref().map(|stuck| &stuck.gauges);
+        let shown = self.frozen.as_ref().or(stuck);
         let mut ranks: Vec<Rank<'_>> = self.ranks.iter().map(Rank::of).collect();
         for (rank, gauges) in ranks.iter_mut().zip(shown.into_iter().flatten()) {
             rank.gauges = *gauges;
