@@ -22,6 +22,7 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use loadgen::engine::Profile;
+use tempfile::NamedTempFile;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -39,7 +40,11 @@ fn main() {
         runtime(WORKERS).block_on(serve_bare());
         return;
     }
-    let engine = Server::start(engine_command());
+    let profile = quick_profile();
+    let mut engine = Command::new(env!("CARGO_BIN_EXE_loadgen"));
+    engine.args(["engine", "--listen", "127.0.0.1:0", "--model", "m", "--profile"]);
+    engine.arg(profile.path());
+    let engine = Server::start(engine);
     let mut bare = Command::new(std::env::current_exe().expect("this program has a path"));
     bare.arg(BARE);
     let bare = Server::start(bare);
@@ -96,13 +101,14 @@ impl Drop for Server {
     }
 }
 
-fn engine_command() -> Command {
+/// A profile whose steps take a microsecond.
+fn quick_profile() -> NamedTempFile {
     let text = Profile::preset_text("8b-a100").expect("a preset");
     let (before, rest) = text.split_once("\nkv:").expect("a profile");
     let (_, after) = rest.split_once("\nstart:").expect("a profile");
-    let path = std::env::temp_dir().join(format!("loadgen-streams-{}.yaml", std::process::id()));
+    let file = NamedTempFile::with_suffix(".yaml").expect("a file");
     std::fs::write(
-        &path,
+        file.path(),
         format!(
             "{before}\nkv: {{ block_tokens: 16, blocks: 16000000 }}\n\
              limits:\n  max_num_seqs: 256\n  max_num_batched_tokens: 2048\n  \
@@ -112,9 +118,7 @@ fn engine_command() -> Command {
         ),
     )
     .expect("a file");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_loadgen"));
-    command.args(["engine", "--listen", "127.0.0.1:0", "--model", "m", "--profile"]).arg(path);
-    command
+    file
 }
 
 /// Streams from that many connections at once; returns events a second.
