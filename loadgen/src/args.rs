@@ -7,8 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::{profiles, server};
-use crate::{profiles, run};
+use crate::{profiles, run, server};
 
 /// LLM serving engines without GPUs, and the load that is put on them.
 #[derive(Debug, Parser)]
