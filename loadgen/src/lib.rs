@@ -41,6 +41,9 @@
 //! thousand) → `engine/frontend.rs` (the API server before it) → `engine/kv.rs` (free blocks and what they still hold) → `engine/step_time.rs` →
 //! `engine/metrics.rs` → `engine/life.rs`. Presets with their sources are in `profiles/`.
 //!
+//! The load generator: `traces.rs` (when requests come) → `run.rs` (how it measures, with its own
+//! reading order). How to use it on a server of one's own is in `BENCHMARKING.md`.
+//!
 //! # Invariants
 //!
 //! - The core reads no clock, opens nothing and draws no random number but the lengths of a cold
@@ -94,6 +97,6 @@ pub mod duration;
 pub mod engine;
 pub mod exposition;
 pub mod profiles;
-pub mod server;
 pub mod run;
+pub mod server;
 pub mod traces;

@@ -2,6 +2,7 @@
 
 mod answers;
 mod elastic;
+mod engine;
 mod forms;
 mod honesty;
 mod server;

@@ -1,7 +1,7 @@
 //! `loadgen engine` as a process: its answers, faults and end, seen over HTTP.
 
 mod api;
-mod client;
+pub(crate) mod client;
 mod life;
 mod pathologies;
 

@@ -10,14 +10,14 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const TICK: Duration = Duration::from_millis(5);
 
 /// A running `loadgen engine`; killed when dropped.
-pub(super) struct Engine {
+pub(crate) struct Engine {
     child: Child,
-    pub(super) addresses: Vec<SocketAddr>,
+    pub(crate) addresses: Vec<SocketAddr>,
 }
 
 impl Engine {
     /// Starts replicas of the CPU profile, with further flags, and waits for their addresses.
-    pub(super) fn start(replicas: usize, args: &[&str]) -> Engine {
+    pub(crate) fn start(replicas: usize, args: &[&str]) -> Engine {
         let replicas_arg = replicas.to_string();
         let profile =
             if args.contains(&"--profile") { &[][..] } else { &["--profile", "tiny-cpu"] };
