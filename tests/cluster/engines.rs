@@ -40,8 +40,10 @@ struct Running {
 impl Running {
     /// Starts and ends engines until those of the ready pods are left.
     fn follow(&mut self, ready: BTreeMap<String, SocketAddr>, dir: &Path) {
-        let gone = self.serving.extract_if(.., |name, _| !ready.contains_key(name));
-        for (_, (_, process)) in gone {
+        let all = std::mem::take(&mut self.serving).into_iter();
+        let (stay, gone) = all.partition(|(name, _)| ready.contains_key(name));
+        self.serving = stay;
+        for (_, process) in BTreeMap::into_values(gone) {
             process.signal("TERM");
             self.leaving.push(process);
         }
