@@ -107,7 +107,8 @@ pub async fn run(args: &Args, out: &mut dyn Write, warnings: &mut dyn Write) -> 
         return Err(Error::Bounds { min: args.min, max });
     }
     let client = cluster::connect_as_kubectl(args.kubeconfig.as_deref()).await?;
-    let namespace = args.namespace.as_deref().unwrap_or(client.default_namespace()).to_owned();
+    let namespace = args.namespace.clone();
+    let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
     let survey = survey::survey(client, &namespace, &args.target).await?;
     let plan = plan::plan(&survey, args, metadata);
     match print(&plan, args.format, out, warnings) {

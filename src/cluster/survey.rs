@@ -172,13 +172,12 @@ pub async fn survey(
 ) -> Result<Survey, Error> {
     let resource = resolve(&client, namespace, target).await?;
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
-    let object = api.get(&target.name).await.map_err(|error| match error {
-        kube::Error::Api(status) if status.is_not_found() => Error::NotFound {
-            target: target.to_string(),
-            namespace: namespace.to_owned(),
-            plural: resource.plural.clone(),
-        },
-        other => failed(&target.to_string(), other),
+    let object = api.get_opt(&target.name).await;
+    let object = object.map_err(|error| failed(&target.to_string(), error))?;
+    let object = object.ok_or_else(|| Error::NotFound {
+        target: target.to_string(),
+        namespace: namespace.to_owned(),
+        plural: resource.plural.clone(),
     })?;
     let scale = api.get_scale(&target.name).await;
     let scale = scale.map_err(|error| failed(&format!("the scale of {target}"), error))?;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -26,8 +26,33 @@ const INTERVAL: Duration = Duration::from_millis(300);
 /// The engines of a namespace; they end with the value.
 #[derive(Debug)]
 pub(crate) struct Engines {
-    running: Arc<Mutex<BTreeMap<String, (SocketAddr, Process)>>>,
+    running: Arc<Mutex<Running>>,
     watcher: JoinHandle<()>,
+}
+
+#[derive(Debug, Default)]
+struct Running {
+    serving: BTreeMap<String, (SocketAddr, Process)>,
+    /// Told to end, and still answering what they have.
+    leaving: Vec<Process>,
+}
+
+impl Running {
+    /// Starts and ends engines until those of the ready pods are left.
+    fn follow(&mut self, ready: BTreeMap<String, SocketAddr>, dir: &Path) {
+        let all = std::mem::take(&mut self.serving).into_iter();
+        let (stay, gone) = all.partition(|(name, _)| ready.contains_key(name));
+        self.serving = stay;
+        for (_, process) in BTreeMap::into_values(gone) {
+            process.signal("TERM");
+            self.leaving.push(process);
+        }
+        self.leaving.retain_mut(Process::runs);
+        for (name, address) in ready {
+            let log = dir.join(format!("engine-{name}.log"));
+            self.serving.entry(name).or_insert_with(|| (address, engine(address, &log)));
+        }
+    }
 }
 
 impl Engines {
@@ -38,7 +63,7 @@ impl Engines {
         gateway: Gateway,
         dir: &Path,
     ) -> Engines {
-        let running = Arc::<Mutex<BTreeMap<String, (SocketAddr, Process)>>>::default();
+        let running = Arc::<Mutex<Running>>::default();
         let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
         let (shared, dir) = (Arc::clone(&running), dir.to_owned());
         let watcher = tokio::spawn(async move {
@@ -46,14 +71,9 @@ impl Engines {
                 // An API server that is away changes nothing about the engines.
                 if let Ok(list) = pods.list(&ListParams::default()).await {
                     let ready = ready(list.items);
-                    let mut running = shared.lock().unwrap_or_else(PoisonError::into_inner);
-                    running.retain(|name, _| ready.contains_key(name));
-                    for (name, address) in ready {
-                        running.entry(name.clone()).or_insert_with(|| {
-                            (address, engine(address, &dir.join(format!("engine-{name}.log"))))
-                        });
-                    }
-                    gateway.set_backends(running.values().map(|(address, _)| *address).collect());
+                    // No new requests first, as a Service does it.
+                    gateway.set_backends(ready.values().copied().collect());
+                    lock(&shared).follow(ready, &dir);
                 }
                 tokio::time::sleep(INTERVAL).await;
             }
@@ -63,16 +83,19 @@ impl Engines {
 
     /// Sends a signal such as `STOP` to every engine.
     pub(crate) fn signal(&self, name: &str) {
-        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        running.values().for_each(|(_, process)| process.signal(name));
+        lock(&self.running).serving.values().for_each(|(_, process)| process.signal(name));
     }
 }
 
 impl Drop for Engines {
     fn drop(&mut self) {
         self.watcher.abort();
-        self.running.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        *lock(&self.running) = Running::default();
     }
+}
+
+fn lock(running: &Mutex<Running>) -> MutexGuard<'_, Running> {
+    running.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn ready(pods: Vec<Pod>) -> BTreeMap<String, SocketAddr> {

@@ -52,6 +52,8 @@ impl Target {
         json!({
             "metadata": {"labels": {"app": NAME}, "annotations": {
                 "ghostscaler.test/cold-start": self.cold_start,
+                // As long as a request of the tests takes, and some more.
+                "ghostscaler.test/drain": "5s",
                 "ghostscaler.test/revision": self.revision.to_string(),
             }},
             "spec": {

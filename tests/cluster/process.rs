@@ -67,8 +67,9 @@ impl Process {
     /// Sends a signal by its name, such as `TERM`.
     pub(crate) fn signal(&self, name: &str) {
         let pid = self.0.id().to_string();
+        let mut kill = Command::new("kill");
         // One that has ended already is as good.
-        Command::new("kill").args([&format!("-{name}"), &pid]).status().ok();
+        kill.args([&format!("-{name}"), &pid]).stderr(Stdio::null()).status().ok();
     }
 
     /// Asks it to end with a signal and waits for that.

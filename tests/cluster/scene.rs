@@ -194,8 +194,9 @@ impl Scene {
 
     fn tell(&mut self, report: &Value) {
         let numbers = ["sent", "completed", "errors"].map(|key| format!("{key} {}", report[key]));
-        let text = format!("load: {}, ttft {}", numbers.join(", "), report["ttft"]);
-        self.timeline.say(&text);
+        let ttft = ["p50", "p99"].map(|key| format!("{key} {} s", report["ttft"][key]));
+        let (numbers, ttft) = (numbers.join(", "), ttft.join(", "));
+        self.timeline.say(&format!("load: {numbers}; first token {ttft}"));
     }
 
     /// Looks once.

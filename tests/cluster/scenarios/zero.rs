@@ -24,7 +24,7 @@ pub(crate) async fn and_wake(scene: &mut Scene) {
     scene.until("it sleeps", 180, |now| now.spec == Some(0)).await;
     scene.stays("nothing wakes it", 40, |now| now.spec == Some(0)).await;
     let report = scene.burst(1, 120).await;
-    assert_eq!((&report["completed"], &report["errors"]), (&1.into(), &0.into()), "{report}");
+    assert_eq!((&report["completed"], &report["errors"]), (&1.into(), &0.into()));
     let awake = scene.look().await;
     assert_eq!(awake.spec, Some(1), "one request is one replica: {awake}");
 }
@@ -33,7 +33,7 @@ pub(crate) async fn fifty(scene: &mut Scene) {
     idle_at_one(scene).await;
     scene.until("it sleeps", 240, |now| now.spec == Some(0)).await;
     let report = scene.burst(50, 180).await;
-    assert_eq!((&report["completed"], &report["errors"]), (&50.into(), &0.into()), "{report}");
+    assert_eq!((&report["completed"], &report["errors"]), (&50.into(), &0.into()));
     assert_eq!(scene.gateway.lost(), 0, "the gateway held them all");
 }
 
