@@ -137,15 +137,21 @@ impl Error {
 ///
 /// When the scaler cannot be run on this machine, or `out` cannot be written.
 pub async fn run(args: &Args, out: &mut impl Write) -> Result<(), Error> {
-    tell(Story::new(args.seed), args, out).await
+    let story = Story::new(args.seed);
+    let screen = Screen::new(&story);
+    tell(story, args, screen, out).await
 }
 
-async fn tell(story: Story, args: &Args, out: &mut impl Write) -> Result<(), Error> {
+async fn tell(
+    story: Story,
+    args: &Args,
+    mut screen: Screen,
+    out: &mut impl Write,
+) -> Result<(), Error> {
     let story = Arc::new(story);
     let mut profile = Profile::load(PROFILE)?;
     profile.shutdown.timeout_s = DRAIN_S;
     let profile = Arc::new(profile);
-    let mut screen = Screen::new(&story);
 
     let done = Arc::new(AtomicUsize::new(0));
     let rivals = {
@@ -153,7 +159,7 @@ async fn tell(story: Story, args: &Args, out: &mut impl Write) -> Result<(), Err
         tokio::task::spawn_blocking(move || rival::sweep(&story, &profile, &done))
     };
     let (score, timeline) = lockstep::run(&story, &profile, args, &done, &mut screen).await?;
-    screen.wait(&done).await;
+    screen.wait(&rivals, &done).await;
     let sweep = rivals.await.map_err(Error::Rivals)?;
     screen.end();
 

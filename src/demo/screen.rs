@@ -7,6 +7,8 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use tokio::task::JoinHandle;
+
 use super::story::Story;
 use super::timeline::{COLUMNS, Timeline, bars, load};
 use super::{MAX, NAME, NAMESPACE, rival};
@@ -27,6 +29,7 @@ pub(super) struct Now<'a> {
 
 /// The progress of a run.
 pub(super) struct Screen {
+    is_silent: bool,
     is_terminal: bool,
     is_drawn: bool,
     load: Vec<f64>,
@@ -34,7 +37,14 @@ pub(super) struct Screen {
 
 impl Screen {
     pub(super) fn new(story: &Story) -> Screen {
-        Screen { is_terminal: stderr().is_terminal(), is_drawn: false, load: load(story) }
+        let is_terminal = stderr().is_terminal();
+        Screen { is_silent: false, is_terminal, is_drawn: false, load: load(story) }
+    }
+
+    /// One that shows nothing.
+    #[cfg(test)]
+    pub(super) fn silent(story: &Story) -> Screen {
+        Screen { is_silent: true, ..Screen::new(story) }
     }
 
     /// Says where the API is.
@@ -68,17 +78,12 @@ impl Screen {
         }
     }
 
-    /// Waits for the other lanes' runs, and says how many are left.
-    pub(super) async fn wait(&mut self, done: &AtomicUsize) {
-        let mut told = usize::MAX;
-        loop {
-            let n_done = done.load(Ordering::Relaxed);
-            if n_done >= rival::n_runs() {
-                return;
-            }
-            if self.is_terminal && told != n_done {
+    /// Waits for the other lanes, and says how many of their runs are done.
+    pub(super) async fn wait<T>(&mut self, lanes: &JoinHandle<T>, done: &AtomicUsize) {
+        while !lanes.is_finished() {
+            if self.is_terminal {
+                let n_done = done.load(Ordering::Relaxed);
                 self.write(&format!("\rother lanes {n_done}/{} ", rival::n_runs()));
-                told = n_done;
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
@@ -119,6 +124,9 @@ impl Screen {
     }
 
     fn write(&self, text: &str) {
+        if self.is_silent {
+            return;
+        }
         // Who has closed standard error wants no progress.
         drop(stderr().lock().write_all(text.as_bytes()));
     }

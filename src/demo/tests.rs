@@ -14,7 +14,9 @@ async fn told(seed: u64, format: Format) -> String {
     rustls::crypto::ring::default_provider().install_default().ok();
     let args = Args { seed, speed: None, decision_log: None, format };
     let mut out = Vec::new();
-    tell(Story::of(&SHORT, seed), &args, &mut out).await.unwrap();
+    let story = Story::of(&SHORT, seed);
+    let screen = Screen::silent(&story);
+    tell(story, &args, screen, &mut out).await.unwrap();
     String::from_utf8(out).unwrap()
 }
 

@@ -65,8 +65,7 @@ impl Default for Behavior {
             select: Select::Largest,
             limits: vec![limit(Change::Pods(4)), limit(Change::Percent(100))],
         };
-        let down =
-            Rules { window_ms: 300_000, limits: vec![limit(Change::Percent(100))], ..up.clone() };
+        let down = Rules { window_ms: 300_000, limits: vec![limit(Change::Percent(100))], ..up };
         Behavior { up, down }
     }
 }
