@@ -347,7 +347,11 @@ impl Args {
         }
         let (mut report, outcome, _) = best.context("no step was made")?;
         let (rate, fails_at) = search.found();
-        let limit = limit.unwrap_or(if fails_at.is_some() { Limit::Service } else { Limit::None });
+        let limit = match (limit, fails_at) {
+            (Some(limit), _) => limit,
+            (None, Some(_)) => Limit::Service,
+            (None, None) => Limit::None,
+        };
         report.knee = Some(Knee { rate, fails_at, limit, attainment: least, steps });
         Ok((report, outcome))
     }
@@ -405,7 +409,7 @@ impl Args {
             timeout: Duration::from_secs_f64(self.timeout),
             grace: Duration::from_secs_f64(self.grace),
             seed: self.seed,
-            n_lanes: self.threads.map_or(processors.min(8), usize::from),
+            n_lanes: self.threads.map_or_else(|| processors.min(8), usize::from),
             connections: usize::try_from(self.connections.map_or(most, u64::from))?,
             authorization: self.authorization()?,
             prompts: Prompts::new(

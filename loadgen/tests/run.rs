@@ -1,5 +1,7 @@
 //! `loadgen run` as a user has it, the built program, against servers that do what they are told.
 
+#![expect(clippy::float_cmp, reason = "counts are whole numbers, and come out of JSON as floats")]
+
 mod answers;
 mod elastic;
 mod engine;

@@ -319,7 +319,7 @@ impl Report {
 /// 99th percentile of the lag above 1 ms and above a hundredth of the median time to first token.
 fn is_bottleneck(outcome: &Outcome, total: &record::Class) -> bool {
     let lag_s = total.schedule_lag.quantile(0.99).unwrap_or(0.0);
-    let usual_s = total.ttft.quantile(0.5).or(total.e2e.quantile(0.5)).unwrap_or(0.0);
+    let usual_s = total.ttft.quantile(0.5).or_else(|| total.e2e.quantile(0.5)).unwrap_or(0.0);
     let is_full = total.errors.contains_key(&super::failure::Failure::ClientLimit);
     outcome.unsent > 0 || is_full || lag_s > (usual_s / 100.0).max(1e-3)
 }

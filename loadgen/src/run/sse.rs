@@ -151,7 +151,7 @@ mod tests {
         fn how_the_bytes_are_cut_changes_nothing(
             lines in prop::collection::vec("(data: ?[a-c]{0,5}|event: x|: c|)", 0..30),
             ends in prop::collection::vec(any::<bool>(), 30),
-            cuts in prop::collection::vec(0.0..1.0_f64, 0..12),
+            cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
         ) {
             let mut text = String::new();
             for (line, crlf) in lines.iter().zip(ends) {
@@ -159,7 +159,7 @@ mod tests {
                 text.push_str(if crlf { "\r\n" } else { "\n" });
             }
             let mut cuts: Vec<usize> =
-                cuts.iter().map(|cut| (cut * text.len() as f64) as usize).collect();
+                cuts.iter().map(|cut| cut.index(text.len() + 1)).collect();
             cuts.extend([0, text.len()]);
             cuts.sort_unstable();
             let pieces = cuts.windows(2).map(|pair| &text.as_bytes()[pair[0]..pair[1]]);

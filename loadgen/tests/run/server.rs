@@ -38,10 +38,9 @@ impl Asked {
     /// The prompt's words or token numbers.
     pub(crate) fn prompt_tokens(&self) -> usize {
         let prompt = self.body.get("prompt").unwrap_or(&self.body["messages"][0]["content"]);
-        match prompt {
-            Value::String(text) => text.split(' ').count(),
-            Value::Array(ids) => ids.len(),
-            other => panic!("{other}"),
+        match prompt.as_str() {
+            Some(text) => text.split(' ').count(),
+            None => prompt.as_array().unwrap().len(),
         }
     }
 }
