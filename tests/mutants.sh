@@ -31,6 +31,6 @@ dependency() { grep -E "^$1 = " Cargo.toml | head -1; }
 printf '//! The decision core, alone.\n\npub mod decision;\npub mod duration;\n' >"$OUT/core/src/lib.rs"
 export GHOSTSCALER_FIXTURES=${GHOSTSCALER_FIXTURES:-$PWD/../shared/fixtures}
 exec nice -n 19 cargo mutants --dir "$OUT/core" --output "$OUT" --shard "$SHARD" \
-  --jobs "${JOBS:-1}" --timeout "${TIMEOUT_S:-120}" --build-timeout 300 \
+  --sharding round-robin --jobs "${JOBS:-1}" --timeout "${TIMEOUT_S:-120}" --build-timeout 300 \
   --file 'src/decision/**' --exclude 'src/decision/reason/text.rs' --exclude '**/tests/**' \
   --colors never "$@" -- --lib

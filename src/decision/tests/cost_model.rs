@@ -61,6 +61,37 @@ fn constant_load_does_not_tell_work_from_the_cost_of_a_step() {
     assert!(!model.is_usable(), "error {}", model.error());
 }
 
+#[test]
+fn varied_load_is_learned_from_as_long_as_it_lasts() {
+    let mut model = learned(&TRUTH);
+    let before = model.rows();
+    for round in 0..100_u32 {
+        let running = f64::from(1 + round % 40);
+        let steps = 5.0 / (0.010 + 0.001 * running);
+        model.observe(&interval(5.0, steps, 0.0, running * steps, 0.005 * running), 1.0);
+        model.refit();
+    }
+    assert!(model.rows() > before + 90.0, "{before} {}", model.rows());
+}
+
+/// Two days of ten running, then as long a night at a fifth more for each step.
+#[test]
+fn an_engine_that_gets_slower_under_constant_load_is_learned_anew() {
+    let mut model = learned(&TRUTH);
+    let mut rows = |n: u32, step_s: f64| {
+        for _ in 0..n {
+            let steps = 5.0 / step_s;
+            model.observe(&interval(5.0, steps, 2.0 * steps, 10.0 * steps, 0.05), 1.0);
+            model.refit();
+        }
+        predicted(&model, &interval(0.0, 1.0, 2.0, 10.0, 0.05))
+    };
+    let before = rows(34_560, 0.020_2);
+    assert!((before / 0.020_2 - 1.0).abs() < 0.02, "{before}");
+    let after = rows(34_560, 0.024_2);
+    assert!((after / 0.024_2 - 1.0).abs() < 0.12, "{after}");
+}
+
 /// Three days, ten memories of the fit.
 #[test]
 fn constant_load_does_not_wash_out_what_varied_load_has_taught() {
@@ -147,6 +178,10 @@ fn an_interval_idle_at_an_edge_is_refused() {
     );
     assert!(
         Interval::between(&sample(0, 0.0, 0.0, 5.0), &sample(5_000, 100.0, 500.0, 5.0)).is_some()
+    );
+    // One request is work, at either edge.
+    assert!(
+        Interval::between(&sample(0, 0.0, 0.0, 1.0), &sample(5_000, 100.0, 100.0, 1.0)).is_some()
     );
 }
 

@@ -71,6 +71,8 @@ pub(super) struct Fleet {
     replicas: Vec<Replica>,
     n_started: u32,
     next_arrival_s: f64,
+    /// Requests per second at which it was foreseen.
+    rate: f64,
     dice: Dice,
     noise_dice: Dice,
     pub(super) wants: Vec<u32>,
@@ -91,6 +93,7 @@ impl Fleet {
             replicas: Vec::new(),
             n_started: 0,
             next_arrival_s: 0.0,
+            rate: 0.0,
             dice: Dice(0x9E37_79B9_7F4A_7C15),
             noise_dice: Dice(0xD1B5_4A32_D192_ED03),
             wants: Vec::new(),
@@ -168,6 +171,10 @@ impl Fleet {
     }
 
     fn slice(&mut self, requests_per_s: f64) {
+        if (requests_per_s - self.rate).abs() > f64::EPSILON {
+            self.rate = requests_per_s;
+            self.next_arrival_s = self.next_arrival_s.min(self.now_s + 1.0 / requests_per_s);
+        }
         self.now_s += SLICE_S;
         while requests_per_s > 0.0 && self.next_arrival_s <= self.now_s {
             let output = OUTPUT * (0.5 + self.dice.roll());

@@ -14,6 +14,7 @@ fn cases(n: u32) -> ProptestConfig {
     ProptestConfig {
         cases: if default.cases == 256 { n } else { default.cases },
         failure_persistence: None,
+        max_global_rejects: 65_536,
         rng_seed: RngSeed::Fixed(0x6768_6f73_7473),
         ..default
     }
