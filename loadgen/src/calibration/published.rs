@@ -89,7 +89,7 @@ pub const NIM_8B: [Published; 8] = [
 pub const A100_40GB: (ClosedLoop, f64, f64) =
     (ClosedLoop { concurrency: 1, prompt_tokens: 1_024, output_tokens: 128 }, 75.0, 6.6);
 
-/// Llama-3.1-8B in fp16 on one H100 under vLLM 0.21 [yobitel]: inter-token latency at so many
+/// Llama-3.1-8B in fp16 on one H100 under vLLM 0.21 (yobitel): inter-token latency at so many
 /// clients. Lengths are not printed there: 200 and 200 tokens are assumed. Its rows from 16 clients
 /// on are not used: throughput falls where NVIDIA's rises sixfold.
 pub const H100_ALONE: [(ClosedLoop, f64); 2] = [
