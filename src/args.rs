@@ -44,7 +44,7 @@ pub enum Command {
     /// Looks at the target and its cluster, changes nothing, and prints YAML for `kubectl apply -f -`
     /// with the reasons as comments. What is doubtful is a comment and a warning on standard error.
     ///
-    ///     ghostscaler generate deployment/llm -n team-a --max 8 | kubectl apply -f -
+    /// Such as: ghostscaler generate deployment/llm -n team-a --max 8 | kubectl apply -f -
     #[command(verbatim_doc_comment)]
     Generate(generate::Args),
     /// Run a recorded decision log through the decision again and compare.

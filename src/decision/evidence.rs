@@ -162,11 +162,24 @@ impl Needs {
         {
             self.points.pop_front();
         }
-        if self.points.len() > MAX_POINTS
-            && let Some((largest, _)) = self.points.pop_front()
-            && let Some(second) = self.points.front_mut()
+        if self.points.len() > MAX_POINTS {
+            self.merge_the_closest();
+        }
+    }
+
+    /// Makes one of the two neighbours that differ least, in need × time: the larger need, at the
+    /// later time. What is lost is evidence for the needs between them, never a need.
+    fn merge_the_closest(&mut self) {
+        let apart = |index: &usize| {
+            let ((larger, from), (smaller, to)) = (self.points[*index], self.points[index + 1]);
+            f64::from(larger - smaller) * to.saturating_sub(from) as f64
+        };
+        let closest = (0..self.points.len().saturating_sub(1))
+            .min_by(|one, other| apart(one).total_cmp(&apart(other)));
+        if let Some(index) = closest
+            && let Some((_, later)) = self.points.remove(index + 1)
         {
-            second.0 = largest;
+            self.points[index].1 = later;
         }
     }
 
@@ -250,9 +263,26 @@ mod tests {
             needs.note(f64::from(200 - step), u64::from(step) * 1_000);
         }
         assert_eq!(needs.points.len(), MAX_POINTS);
-        // The largest is still known, and no earlier than it was.
-        assert!(needs.last_above(199) > 0);
-        assert_eq!(needs.last_above(101), 98_000);
+        for m in 100..200_u32 {
+            let at = u64::from(199 - m) * 1_000;
+            // No earlier than it was, and little later: 100 steps in 32 points are 4 s each.
+            assert!((at..=at + 8_000).contains(&needs.last_above(m)), "{m}: {needs:?}");
+        }
+    }
+
+    #[test]
+    fn a_load_that_falls_for_an_hour_gathers_evidence_all_the_while() {
+        let mut evidence = Evidence::default();
+        for step in 0..720_i32 {
+            evidence.advance(&tick(5_000, true, i64::from(step + 1) * 5_000));
+            let need = 8.0 * (1.0 - f64::from(step) / 720.0);
+            evidence.note(need, need, 0);
+        }
+        // Four were too few in the first half hour, two in the first three quarters.
+        for (m, since_ms) in [(4, 1_800_000_u64), (2, 2_700_000)] {
+            let lost_ms = 3_600_000 - since_ms - evidence.for_count(m);
+            assert!(lost_ms < 240_000, "{m}: {lost_ms} ms lost");
+        }
     }
 
     #[test]

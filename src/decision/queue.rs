@@ -16,6 +16,9 @@ use super::{Moment, Reason, Rule, Vote};
 /// A queue that has stood for this long, while GPUs idle, is not cured by replicas.
 const STOOD_MS: u64 = 60_000;
 
+/// A replica that runs this much more than a tick ago is still being filled.
+const FILLS: f64 = 1.1;
+
 /// Since when something has been waiting.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -23,6 +26,11 @@ pub(super) struct QueueState {
     since: Option<Moment>,
     /// Ready replicas then.
     ready: u32,
+    /// When the next two were brought up to date.
+    noted_at: Option<Moment>,
+    /// Requests that ran on a replica then, and at the tick before.
+    per_replica: f64,
+    before: f64,
 }
 
 /// What waits, and where.
@@ -76,8 +84,24 @@ impl QueueState {
         if !waits {
             self.since = None;
         } else if self.since.is_none() {
-            *self = QueueState { since: Some(now), ready: ask.supply.ready };
+            self.since = Some(now);
+            self.ready = ask.supply.ready;
         }
+        if self.noted_at.is_none_or(|at| at < now) {
+            let now_per_replica = per_replica(ask);
+            let before = self.noted_at.map_or(now_per_replica, |_| self.per_replica);
+            (self.noted_at, self.before, self.per_replica) = (Some(now), before, now_per_replica);
+        }
+    }
+
+    /// Whether fewer ran a tick ago: then what runs does not say yet how many a replica takes.
+    fn fills(&self, per_replica: f64, now: Moment) -> bool {
+        let before = match self.noted_at {
+            None => return false,
+            Some(at) if at < now => self.per_replica,
+            Some(_decided_before) => self.before,
+        };
+        per_replica > FILLS * before
     }
 
     /// A single request a replica that waits in a single sample is the scheduler between two
@@ -117,7 +141,7 @@ impl QueueState {
                     return vote(None, Reason::Clears { waiting });
                 }
                 measured(ask, level, figures, waiting)
-                    .unwrap_or_else(|| unlearned(ask, figures, waiting))
+                    .unwrap_or_else(|| self.unlearned(ask, figures, waiting, now))
             }
         };
         let Some(target) = target else {
@@ -138,6 +162,38 @@ impl QueueState {
             }
         }
         vote(Some(supply.orderable(supply.replace_lost(target))), reason)
+    }
+
+    /// Not learned: what the ready replicas do not finish in time needs others like them.
+    fn unlearned(
+        &self,
+        ask: &Ask<'_>,
+        figures: &Figures,
+        waiting: f64,
+        now: Moment,
+    ) -> (Option<u32>, Reason) {
+        let (seen, supply) = (ask.seen, ask.supply);
+        let ready = serving(ask);
+        let runs = per_replica(ask);
+        let per_replica = match ask.spec.target_in_flight {
+            Some(target) => target,
+            None if self.fills(runs, now) => 0.0,
+            None => runs,
+        };
+        if per_replica <= 0.0 {
+            // Nothing runs yet, or more with each tick, or it cannot be read: a replica's size is not
+            // known, so one more.
+            let reason = Reason::Waiting { waiting, cleared: 0.0, per_replica: 0.0 };
+            return (Some(ready.saturating_add(1)), reason);
+        }
+        let horizon_s = seconds(supply.horizon_ms());
+        let rate = figures.saturation.and_then(|saturation| saturation.finished).unwrap_or(0.0);
+        let cleared = (rate * f64::from(ready) * horizon_s).min(waiting);
+        let target = match ask.spec.target_in_flight {
+            Some(target) => ceil_count((seen.running.unwrap_or(0.0) + waiting) / target),
+            None => ready.saturating_add(ceil_count((waiting - cleared) / per_replica.max(1.0))),
+        };
+        (Some(target), Reason::Waiting { waiting, cleared, per_replica })
     }
 }
 
@@ -188,30 +244,12 @@ fn measured(
     Some(backlog(ask, &level, figures, waiting, (work, request_s, 1.0)))
 }
 
-/// Not learned: what the ready replicas do not finish in time needs others like them.
-fn unlearned(ask: &Ask<'_>, figures: &Figures, waiting: f64) -> (Option<u32>, Reason) {
-    let (seen, supply) = (ask.seen, ask.supply);
-    let ready = serving(ask);
-    let per_replica = match ask.spec.target_in_flight {
-        Some(target) => target,
-        None => seen.running.unwrap_or(0.0) / f64::from(ready.max(1)),
-    };
-    if per_replica <= 0.0 {
-        // Nothing runs, or it cannot be read: a replica's size is not known, so one more.
-        let reason = Reason::Waiting { waiting, cleared: 0.0, per_replica: 0.0 };
-        return (Some(ready.saturating_add(1)), reason);
-    }
-    let horizon_s = seconds(supply.horizon_ms());
-    let rate = figures.saturation.and_then(|saturation| saturation.finished).unwrap_or(0.0);
-    let cleared = (rate * f64::from(ready) * horizon_s).min(waiting);
-    let target = match ask.spec.target_in_flight {
-        Some(target) => ceil_count((seen.running.unwrap_or(0.0) + waiting) / target),
-        None => ready.saturating_add(ceil_count((waiting - cleared) / per_replica.max(1.0))),
-    };
-    (Some(target), Reason::Waiting { waiting, cleared, per_replica })
-}
-
 /// Ready replicas that serve.
 fn serving(ask: &Ask<'_>) -> u32 {
     ask.supply.ready.saturating_sub(ask.seen.frozen + ask.seen.asleep)
+}
+
+/// Requests running on a replica that serves; 0 with none.
+fn per_replica(ask: &Ask<'_>) -> f64 {
+    ask.seen.running.unwrap_or(0.0) / f64::from(serving(ask).max(1))
 }

@@ -319,3 +319,19 @@ fn the_next_step_up_is_told_in_waiting_requests() {
     let decision = bench.tick(|index| Does::serving(8.0).waiting([2.0, 1.0][index]));
     assert_eq!(decision.want, 3);
 }
+
+#[test]
+fn a_replica_that_is_still_being_filled_says_nothing_of_its_size() {
+    let mut bench = Bench::new(1).deaf();
+    bench.tick(|_| Does::serving(0.0));
+    // A gateway lets go what it held for a cold start: the first look sees 9 of 155 admitted.
+    for (running, waiting) in [(9.0, 146.0), (27.0, 128.0), (96.0, 72.0)] {
+        let decision = bench.tick(|_| Does::serving(running).waiting(waiting));
+        assert_eq!(wanted(&decision, Rule::Queue), Some(2), "{running} run");
+    }
+    // Full: of its kind one more takes what waits.
+    let decision = bench.tick(|_| Does::serving(100.0).waiting(68.0));
+    assert_eq!(wanted(&decision, Rule::Queue), Some(2));
+    let decision = bench.tick(|_| Does::serving(100.0).waiting(268.0));
+    assert_eq!(wanted(&decision, Rule::Queue), Some(4));
+}
