@@ -178,3 +178,10 @@ impl Scaled {
         })
     }
 }
+
+/// A warm schedule whose floor holds now and for the next hours: from the last full hour on.
+pub(crate) fn all_day(replicas: u32) -> String {
+    let hour = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).hour();
+    let end = (hour + 12) % 24;
+    format!("start=0 {hour} * * *; end=0 {end} * * *; timezone=UTC; replicas={replicas}")
+}

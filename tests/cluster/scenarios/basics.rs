@@ -1,6 +1,6 @@
 //! Adoption, up and down, steps of one, no room.
 
-use crate::objects::Target;
+use crate::objects::{Target, all_day};
 use crate::plane::SMALL_POOL_GPUS;
 use crate::scene::Scene;
 
@@ -87,11 +87,4 @@ pub(crate) async fn external(scene: &mut Scene) {
     scene.until("more than one is ordered", 60, |now| now.spec > Some(1)).await;
     scene.load(0.0).await;
     scene.until("one is left", 300, |now| now.spec == Some(1)).await;
-}
-
-/// A floor that holds now and for the next hours: from the last full hour on.
-fn all_day(replicas: u32) -> String {
-    let hour = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).hour();
-    let end = (hour + 12) % 24;
-    format!("start=0 {hour} * * *; end=0 {end} * * *; timezone=UTC; replicas={replicas}")
 }

@@ -6,9 +6,9 @@ use crate::scene::Scene;
 /// What three replicas of the test's engine carry well, in requests a second.
 const THREE_REPLICAS: f64 = 3.5;
 
-/// Under load, with everything that was ordered ready; the count.
+/// Under load, with everything that was ordered ready, and nothing let go meanwhile; the count.
 async fn at_a_peak(scene: &mut Scene, target: &Target, max: u32) -> Option<u32> {
-    let scaled = scene.scaled(1, max).with("ghostHold", "60s");
+    let scaled = scene.scaled(1, max).with("ghostHold", "1h");
     scene.begin(target, &scaled).await;
     scene.load(THREE_REPLICAS).await;
     scene.until("more than one is ordered", 60, |now| now.spec > Some(1)).await;
@@ -40,7 +40,7 @@ pub(crate) async fn two_triggers(scene: &mut Scene) {
 
 pub(crate) async fn edited(scene: &mut Scene) {
     let peak = at_a_peak(scene, &Target::new(1), 8).await;
-    let edit = scene.scaled(1, 9).with("ghostHold", "90s").with("sloTtft", "3s");
+    let edit = scene.scaled(1, 9).with("ghostHold", "1h").with("sloTtft", "3s");
     scene.scale_with(&edit);
     scene.stays("the edit moves nothing", 45, |now| now.spec >= peak).await;
     let typo = edit.clone().with("sloTtft", "soon");
@@ -68,7 +68,7 @@ pub(crate) async fn deleted(scene: &mut Scene) {
     scene.kubectl().run(&words);
     scene.timeline.say("ScaledObject deleted");
     scene.stays("nothing moves", 25, |now| now.spec == peak).await;
-    let again = scene.scaled(1, 8).with("ghostHold", "60s");
+    let again = scene.scaled(1, 8).with("ghostHold", "1h");
     scene.scale_with(&again);
     scene.stays("adopted again as it is", 45, |now| now.spec >= peak).await;
 }
