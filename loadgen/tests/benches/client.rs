@@ -6,7 +6,13 @@
 //! load generator sends with one thread, and has a second one that keeps time. Rates depend on what
 //! else the machine does; the processor time of a request, which is beside them, hardly.
 
-use std::io::{BufRead as _, BufReader, Write as _};
+#![expect(
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "a bench prints what it measured, and ends at the first fault"
+)]
+
+use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -42,9 +48,8 @@ fn main() {
         serve(n_events.parse().unwrap(), is_batched.parse().unwrap());
         return;
     }
-    let mut out = std::io::stdout().lock();
     let header = "events writes    bare/s  loadgen/s  ratio  bare µs  loadgen µs  lag p99 at half";
-    writeln!(out, "{header}").unwrap();
+    println!("{header}");
     for (n_events, is_batched) in [(1, true), (8, true), (8, false), (64, true), (64, false)] {
         let server = Server::start(n_events, is_batched);
         let (mut bare, mut ours) = ((0.0, 0.0), (0.0, 0.0));
@@ -64,16 +69,14 @@ fn main() {
         let half = outcome(server.address, ours.0 / 2.0, 1_000).record.total();
         let lag_ms = half.schedule_lag.quantile(0.99).unwrap() * 1e3;
         let writes = if is_batched { "one" } else { "each" };
-        writeln!(
-            out,
+        println!(
             "{n_events:>6} {writes:>6} {:>9.0} {:>10.0} {:>6.2} {:>8.1} {:>11.1} {lag_ms:>13.3} ms",
             bare.0,
             ours.0,
             ours.0 / bare.0,
             bare.1,
             ours.1
-        )
-        .unwrap();
+        );
     }
 }
 
@@ -125,7 +128,7 @@ fn serve(n_events: usize, is_batched: bool) {
     let writes = Arc::new(writes);
     runtime().block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        writeln!(std::io::stdout(), "{}", listener.local_addr().unwrap()).unwrap();
+        println!("{}", listener.local_addr().unwrap());
         loop {
             let (stream, _) = listener.accept().await.unwrap();
             tokio::spawn(answer(stream, Arc::clone(&writes)));

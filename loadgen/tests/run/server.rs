@@ -37,7 +37,8 @@ pub(crate) struct Asked {
 impl Asked {
     /// The prompt's words or token numbers.
     pub(crate) fn prompt_tokens(&self) -> usize {
-        let prompt = self.body.get("prompt").unwrap_or(&self.body["messages"][0]["content"]);
+        let prompt =
+            self.body.get("prompt").unwrap_or_else(|| &self.body["messages"][0]["content"]);
         match prompt.as_str() {
             Some(text) => text.split(' ').count(),
             None => prompt.as_array().unwrap().len(),
