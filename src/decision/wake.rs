@@ -9,6 +9,10 @@ use super::number::{ceil_count, seconds, usable};
 use super::supply::Supply;
 use super::{Moment, Observation, Reason, Rule, Spec, Vote, WakeReading};
 
+/// Replicas ordered at most on a preset's guess of what one carries: the one that wakes and one
+/// more, for a preset raises by one a cold start (DESIGN 4, rule 1).
+const MOST_BY_GUESS: u32 = 2;
+
 /// The wake that is under way.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -74,13 +78,16 @@ impl WakeState {
         }
         let woke_at = *self.woke_at.get_or_insert(now);
         let queued = door.queued.unwrap_or(0.0);
-        let per_replica = match (spec.target_in_flight, figures.request_s) {
-            (Some(target), _) => target,
+        let seen = figures.most_in_flight.unwrap_or(0.0);
+        let guess = preset(spec.profile);
+        let (per_replica, most) = match (spec.target_in_flight, figures.request_s) {
+            (Some(target), _) => (target, u32::MAX),
             // The remembered price.
-            (None, Some(request_s)) => seconds(supply.horizon_ms()) / request_s,
-            (None, None) => figures.most_in_flight.unwrap_or(0.0).max(preset(spec.profile)),
+            (None, Some(request_s)) => (seconds(supply.horizon_ms()) / request_s, u32::MAX),
+            (None, None) if seen > guess => (seen, u32::MAX),
+            (None, None) => (guess, MOST_BY_GUESS),
         };
-        let want = ceil_count(queued / per_replica.max(1.0)).max(1);
+        let want = ceil_count(queued / per_replica.max(1.0)).clamp(1, most);
         let reason = Reason::Woken {
             queued,
             for_ms: now.millis_since(woke_at),
