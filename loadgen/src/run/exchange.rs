@@ -115,7 +115,8 @@ async fn exchange(flight: &mut Flight<'_>) -> Exchanged {
     let (mut sender, response) = send(lane, job.target, request).await.map_err(gone)?;
     let status = response.status().as_u16();
     if status != 200 {
-        let read = Limited::new(response.into_body(), MOST_REFUSAL_BYTES).collect().await;
+        let read = Limited::new(response.into_body(), MOST_REFUSAL_BYTES).collect();
+        let read = Box::pin(read).await;
         let (body, is_whole) = read.map_or((Bytes::new(), false), |body| (body.to_bytes(), true));
         let fault = answer::refused(status, &body, &class.form.model);
         let is_open = is_whole && sender.ready().await.is_ok();
@@ -130,7 +131,7 @@ async fn exchange(flight: &mut Flight<'_>) -> Exchanged {
         let body = flight.read_stream(response.into_body()).await.map_err(gone)?;
         Ok(Idle { sender, body: Some(body) })
     } else {
-        flight.read_whole(response.into_body()).await.map_err(gone)?;
+        Box::pin(flight.read_whole(response.into_body())).await.map_err(gone)?;
         Ok(Idle { sender, body: None })
     }
 }
@@ -145,7 +146,8 @@ async fn send(
     loop {
         let (mut sender, is_new) = match lane.take_idle(target) {
             Some(sender) => (sender, false),
-            None => (lane.plan().targets[target].connect().await?, true),
+            // What happens seldom lies apart: every request carries its future with it.
+            None => (Box::pin(lane.plan().targets[target].connect()).await?, true),
         };
         if let Err(error) = sender.ready().await {
             if is_new {

@@ -20,6 +20,9 @@ use crate::traces;
 pub(super) const MOST_WAITING: usize = 1 << 18;
 /// How long a wait for the next request may last before a stop is looked for.
 const LOOK_UP: Duration = Duration::from_millis(50);
+/// The shortest wait: at high rates several requests are handed over at once, and are late by this
+/// much at most, rather than each for the price of a switch of threads.
+const LEAST_WAIT: Duration = Duration::from_micros(100);
 
 /// How the schedule came out.
 #[derive(Debug, Default)]
@@ -84,6 +87,6 @@ fn wait_until(due: Instant, stop: &watch::Receiver<bool>) -> bool {
             return true;
         }
         // The kernel's timer, some 50 µs late: the runtime's own is a millisecond coarse.
-        thread::park_timeout(left.min(LOOK_UP));
+        thread::park_timeout(left.clamp(LEAST_WAIT, LOOK_UP));
     }
 }
