@@ -14,7 +14,6 @@ use tokio::time::sleep;
 use crate::web::Snapshot;
 
 pub use text::print;
-pub(crate) use text::wrapped;
 
 /// Largest answer that is read; the snapshot of a thousand pods takes some 300 KB.
 const MAX_ANSWER_BYTES: usize = 8 * 1024 * 1024;

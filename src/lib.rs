@@ -41,7 +41,7 @@
 //! | [`hpa`], [`demo`] | KEDA's loop and the HPA as a model; the demonstration that runs on it, with the parts of `serve` on a stepped clock |
 //! | [`generate`] | a ScaledObject for a target, with its reasons |
 //! | [`conformance`] | a client that plays KEDA against any external scaler |
-//! | [`args`], [`app`], [`clock`], [`duration`], [`telemetry`], [`health`], [`shutdown`] | flags, wiring, time, logs, signs of life, the end |
+//! | [`args`], [`app`], [`clock`], [`duration`], [`text`], [`telemetry`], [`health`], [`shutdown`] | flags, wiring, time, lines of 80 columns, logs, signs of life, the end |
 //!
 //! # Invariants
 //!
@@ -86,6 +86,7 @@ pub mod decision;
 pub mod inventory;
 
 pub use loadgen::duration;
+pub use loadgen::text;
 
 /// KEDA's contract, generated from `proto/externalscaler.proto`.
 #[allow(

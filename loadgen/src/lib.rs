@@ -99,4 +99,5 @@ pub mod exposition;
 pub mod profiles;
 pub mod run;
 pub mod server;
+pub mod text;
 pub mod traces;

@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::checks::{Finding, Rule, Shortfall};
+use crate::text::wrapped;
 
 /// What a run found.
 #[derive(Debug, Serialize)]
@@ -80,8 +81,8 @@ impl Report {
             let Entry { id, title, detail, why, .. } = entry;
             line(&mut table, format_args!("{mark}  {id:<3}  {title}"));
             if entry.result == Verdict::Fail {
-                wrapped(&mut table, "seen: ", detail);
-                wrapped(&mut table, "why:  ", why);
+                labelled(&mut table, "seen: ", detail);
+                labelled(&mut table, "why:  ", why);
             }
         }
         let Summary { passed, failed, not_checkable } = self.summary;
@@ -102,24 +103,9 @@ fn line(table: &mut String, text: std::fmt::Arguments<'_>) {
     writeln!(table, "{text}").expect("writing to a string cannot fail");
 }
 
-/// Appends `text` below the titles, broken between words so that a line keeps to 80 columns.
-fn wrapped(table: &mut String, label: &str, text: &str) {
+/// Appends `text` below the titles.
+fn labelled(table: &mut String, label: &str, text: &str) {
     const INDENT: usize = 11;
-    const WIDTH: usize = 80;
-    let room = WIDTH - INDENT - label.len();
-    let mut rest = text.split_whitespace().peekable();
-    let mut prefix = label.to_owned();
-    while let Some(word) = rest.next() {
-        let mut row = word.to_owned();
-        while let Some(next) = rest.peek() {
-            if row.chars().count() + 1 + next.chars().count() > room {
-                break;
-            }
-            row.push(' ');
-            row.push_str(next);
-            rest.next();
-        }
-        line(table, format_args!("{:INDENT$}{prefix}{row}", ""));
-        prefix = " ".repeat(label.len());
-    }
+    let first = format!("{:INDENT$}{label}", "");
+    table.push_str(&wrapped(&first, &" ".repeat(first.len()), text));
 }

@@ -13,6 +13,7 @@ use super::screen::clock;
 use super::story::{Part, Story};
 use super::timeline::{COLUMNS, Timeline, bars, load};
 use super::{MAX, START};
+use crate::text::wrapped;
 
 /// One lane and what it came to.
 #[derive(Debug, Clone, Serialize)]
@@ -125,7 +126,7 @@ impl Verdict {
         } else {
             "Another lane attains as much for no more GPU-hours: see the sweep."
         };
-        writeln!(out, "\n{verdict}\n\n{}", wrapped(&self.why, 80))
+        write!(out, "\n{verdict}\n\n{}", wrapped("", "", &self.why))
     }
 
     /// Beside each row stands its highest value.
@@ -238,18 +239,4 @@ fn why(lanes: &[Lane]) -> String {
         ));
     }
     text
-}
-
-/// The text in lines of at most `width` characters.
-fn wrapped(text: &str, width: usize) -> String {
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        let line = lines.last_mut().filter(|line| line.len() + word.len() < width);
-        match line {
-            Some(line) if line.is_empty() => line.push_str(word),
-            Some(line) => line.push_str(&format!(" {word}")),
-            None => lines.push(word.to_owned()),
-        }
-    }
-    lines.join("\n")
 }

@@ -6,9 +6,8 @@ use std::io::{self, Write};
 
 use crate::decision::{Answer, Decision, Phase, Spec};
 use crate::duration::format_millis;
+use crate::text;
 use crate::web::{Member, Snapshot, Workload, words};
-
-const WIDTH: usize = 80;
 
 /// Prints one snapshot.
 ///
@@ -217,24 +216,9 @@ fn item(out: &mut dyn Write, name: &str, text: &str) -> io::Result<()> {
     wrapped(out, &format!("  {name:<21}"), &" ".repeat(23), text)
 }
 
-/// Writes words after `first`, and further lines after `rest`, within [`WIDTH`].
-pub(crate) fn wrapped(out: &mut dyn Write, first: &str, rest: &str, text: &str) -> io::Result<()> {
-    let mut line = first.to_owned();
-    let mut is_empty = true;
-    for word in text.split_whitespace() {
-        let n_added = word.chars().count() + usize::from(!is_empty);
-        if !is_empty && line.chars().count() + n_added > WIDTH {
-            writeln!(out, "{}", line.trim_end())?;
-            line = rest.to_owned();
-            is_empty = true;
-        }
-        if !is_empty {
-            line.push(' ');
-        }
-        line.push_str(word);
-        is_empty = false;
-    }
-    writeln!(out, "{}", line.trim_end())
+/// Writes words after `first`, and further lines after `rest`.
+fn wrapped(out: &mut dyn Write, first: &str, rest: &str, words: &str) -> io::Result<()> {
+    out.write_all(text::wrapped(first, rest, words).as_bytes())
 }
 
 #[cfg(test)]

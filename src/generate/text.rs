@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use serde_json::json;
 
 use super::plan::{Place, Plan, Tolerance};
-use crate::explain::wrapped;
+use crate::text::wrapped;
 
 /// Seconds that KEDA waits after the last active poll before it goes to zero.
 const COOLDOWN_S: u32 = 300;
@@ -172,5 +172,5 @@ fn scalar(text: &str) -> String {
 
 fn comment(out: &mut dyn Write, indent: usize, text: &str) -> io::Result<()> {
     let start = format!("{}# ", " ".repeat(indent));
-    wrapped(out, &start, &start, text)
+    out.write_all(wrapped(&start, &start, text).as_bytes())
 }

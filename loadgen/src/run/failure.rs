@@ -4,6 +4,11 @@
 
 use std::borrow::Cow;
 
+use crate::text::shortened;
+
+/// As much of an example as fits a report.
+const MOST_CHARS: usize = 160;
+
 /// Why a request did not give a whole, right answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Failure {
@@ -53,23 +58,15 @@ impl Failure {
     /// A failure with what is to be shown of it.
     #[must_use]
     pub(super) fn because(self, example: impl std::fmt::Display) -> Fault {
-        Fault { failure: self, example: shortened(&example.to_string()) }
+        let example = example.to_string();
+        let line = example.trim().lines().next().unwrap_or_default();
+        Fault { failure: self, example: shortened(line, MOST_CHARS) }
     }
 }
 
-/// A failure with an example of its words, shortened.
+/// A failure with an example of its words: their first line, shortened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Fault {
     pub(super) failure: Failure,
     pub(super) example: String,
-}
-
-/// The first line of a text, at most so long that it fits a report.
-fn shortened(text: &str) -> String {
-    const MOST_CHARS: usize = 160;
-    let line = text.trim().lines().next().unwrap_or_default();
-    match line.char_indices().nth(MOST_CHARS) {
-        Some((end, _)) => format!("{}…", line.get(..end).unwrap_or_default()),
-        None => line.to_owned(),
-    }
 }

@@ -7,6 +7,7 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
 use super::Error;
+use crate::text::shortened;
 
 /// The longest line: a Mooncake row with the hashes of a million tokens has some 20 KB.
 const MOST_BYTES: u64 = 1 << 20;
@@ -65,7 +66,7 @@ impl Lines {
 
     /// An error about a value of the present line.
     pub(super) fn fault(&self, column: &'static str, value: &str, expected: &'static str) -> Error {
-        let value = shortened(value);
+        let value = shortened(value, SHOWN_CHARS);
         Error::Value { path: self.path.clone(), line: self.line, column, value, expected }
     }
 
@@ -123,7 +124,7 @@ impl Table {
                     path: path.to_owned(),
                     line: lines.line,
                     column: column.name,
-                    header: shortened(lines.text()),
+                    header: shortened(lines.text(), SHOWN_CHARS),
                 });
             }
         }
@@ -185,11 +186,4 @@ impl Table {
 
 fn fields(line: &str) -> impl Iterator<Item = &str> {
     line.split(',').map(|field| field.trim().trim_matches('"'))
-}
-
-fn shortened(text: &str) -> String {
-    match text.char_indices().nth(SHOWN_CHARS) {
-        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
-        None => text.to_owned(),
-    }
 }

@@ -58,7 +58,7 @@ fn check(name: &str, snapshot: &Snapshot) {
     print(snapshot, &mut out).unwrap();
     let text = String::from_utf8(out).unwrap();
     for line in text.lines() {
-        assert!(line.chars().count() <= WIDTH, "{} columns: {line}", line.chars().count());
+        assert!(line.chars().count() <= 80, "{} columns: {line}", line.chars().count());
         assert_eq!(line, line.trim_end(), "space at the end");
     }
     let path = format!("{}/tests/golden/explain-{name}.txt", env!("CARGO_MANIFEST_DIR"));

@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::{ClassReport, Report, Summary};
 use crate::run::elasticity::Elasticity;
+use crate::text;
 
 pub(super) fn render(report: &Report) -> String {
     let mut text = String::new();
@@ -215,29 +216,9 @@ fn push(text: &mut String, arguments: fmt::Arguments<'_>) {
     text.push('\n');
 }
 
-/// Words in lines of at most 80 columns, the further ones indented as far as the first word.
+/// Words in lines, the further ones indented as far as the first word.
 fn wrapped(text: &mut String, before: &str, words: &str) {
-    const COLUMNS: usize = 80;
-    let indent = before.chars().count();
-    let mut line = before.to_owned();
-    let mut columns = indent;
-    for word in words.split_whitespace() {
-        let length = word.chars().count();
-        if columns > indent && columns + 1 + length > COLUMNS {
-            text.push_str(line.trim_end());
-            text.push('\n');
-            line = " ".repeat(indent);
-            columns = indent;
-        }
-        if columns > indent {
-            line.push(' ');
-            columns += 1;
-        }
-        line.push_str(word);
-        columns += length;
-    }
-    text.push_str(line.trim_end());
-    text.push('\n');
+    text.push_str(&text::wrapped(before, &" ".repeat(before.chars().count()), words));
 }
 
 fn is_share(requirement: &str) -> bool {

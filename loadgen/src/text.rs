@@ -1,0 +1,70 @@
+//! Words as a terminal shows them: lines of 80 columns, and texts cut to what fits.
+//!
+//! Must not know what is said.
+
+/// Columns of a terminal.
+const COLUMNS: usize = 80;
+
+/// Words in lines of at most 80 columns, each ended: `first` stands before the first of them, `rest`
+/// before the others. A word that is longer than a line has one of its own.
+#[must_use]
+pub fn wrapped(first: &str, rest: &str, words: &str) -> String {
+    let mut text = String::new();
+    let mut line = first.to_owned();
+    let mut is_empty = true;
+    for word in words.split_whitespace() {
+        let n_added = word.chars().count() + usize::from(!is_empty);
+        if !is_empty && line.chars().count() + n_added > COLUMNS {
+            text.push_str(line.trim_end());
+            text.push('\n');
+            rest.clone_into(&mut line);
+            is_empty = true;
+        }
+        if !is_empty {
+            line.push(' ');
+        }
+        line.push_str(word);
+        is_empty = false;
+    }
+    text.push_str(line.trim_end());
+    text.push('\n');
+    text
+}
+
+/// The beginning of a text, with an ellipsis where more than `most_chars` were cut.
+pub(crate) fn shortened(text: &str, most_chars: usize) -> String {
+    match text.char_indices().nth(most_chars) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+        None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_full_and_never_longer_than_80_columns() {
+        let first = format!("note: {}", ["word"; 14].join(" "));
+        let words = ["word"; 16].join(" ");
+        assert_eq!(first.len() + " word".len(), 80);
+        assert_eq!(wrapped("note: ", "  ", &words), format!("{first} word\n  word\n"));
+        assert_eq!(
+            wrapped("note: ", "  ", &format!("x{words}")),
+            format!("{}\n  word word\n", first.replacen("word", "xword", 1))
+        );
+    }
+
+    #[test]
+    fn a_word_longer_than_a_line_has_one_of_its_own() {
+        let long = "é".repeat(90);
+        assert_eq!(wrapped("", "", &format!("a {long} b")), format!("a\n{long}\nb\n"));
+        assert_eq!(wrapped("note: ", "  ", " "), "note:\n");
+    }
+
+    #[test]
+    fn what_fits_is_not_cut() {
+        assert_eq!(shortened("ééé", 3), "ééé");
+        assert_eq!(shortened("éééé", 3), "ééé…");
+    }
+}
