@@ -2,8 +2,7 @@
 //!
 //! Must not remember anything: events and recommendations are the controller's.
 
-/// The API server's default tolerance, a fraction.
-const DEFAULT_TOLERANCE: f64 = 0.1;
+use crate::decision::DEFAULT_TOLERANCE;
 
 /// Rules for both directions. The default is what the API server makes of an empty `behavior`.
 #[derive(Debug, Clone, PartialEq)]

@@ -3,12 +3,10 @@
 //! Must not know KEDA, nor who asks it when.
 
 use super::behavior::{Behavior, Change, Rules, Select};
-use crate::decision::Moment;
+use crate::decision::{DEFAULT_TOLERANCE, Moment};
 
 /// `--horizontal-pod-autoscaler-downscale-stabilization`.
 const DEFAULT_WINDOW_DOWN_MS: u64 = 300_000;
-/// `--horizontal-pod-autoscaler-tolerance`.
-const DEFAULT_TOLERANCE: f64 = 0.1;
 
 /// An HPA with one External metric of the type AverageValue.
 #[derive(Debug, Clone)]
