@@ -96,6 +96,7 @@ pub mod dcgm;
 pub mod duration;
 pub mod engine;
 pub mod exposition;
+mod listen;
 pub mod profiles;
 pub mod run;
 pub mod server;

@@ -63,8 +63,8 @@ use self::prompt::{Alphabet, Form, Prompts};
 use self::report::{Format, Report};
 use self::slo::{Requirement, Slo};
 use self::target::{Target, Tls};
-use crate::duration;
 use crate::traces::{self, Curve, Lengths, Process, Size};
+use crate::{duration, listen};
 
 /// A step of a search for the knee, unless `--duration` says otherwise.
 const KNEE_STEP_S: f64 = 20.0;
@@ -278,7 +278,11 @@ impl Args {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let report = runtime.block_on(async {
             let (interrupt, interrupted) = watch::channel(false);
-            tokio::spawn(until_signal(interrupt));
+            let ended = listen::ended()?;
+            tokio::spawn(async move {
+                ended.await;
+                interrupt.send_replace(true);
+            });
             let mut display = Display::new(self.quiet);
             let report = if self.find_knee {
                 self.find_knee(plan, interrupted, &mut display).await
@@ -490,23 +494,6 @@ impl Args {
         }
         Ok(())
     }
-}
-
-/// Turns true at Ctrl-C or SIGTERM.
-async fn until_signal(interrupt: watch::Sender<bool>) {
-    let terminated = async {
-        match tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
-            Ok(mut signal) => {
-                signal.recv().await;
-            }
-            Err(_) => std::future::pending().await,
-        }
-    };
-    tokio::select! {
-        _ = tokio::signal::ctrl_c() => {}
-        () = terminated => {}
-    }
-    interrupt.send_replace(true);
 }
 
 /// Lets this process open as many files as the machine allows it, and tells how many.

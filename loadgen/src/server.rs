@@ -29,8 +29,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context as _, ensure};
-use tokio::net::TcpListener;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
@@ -38,9 +36,9 @@ pub use pathology::{Error as PathologyError, Order, Pathology};
 
 use self::backend::{Backend, Settings};
 use self::clock::Clock;
-use crate::duration;
 use crate::engine::{Condition, Profile, Spread, Stage};
 use crate::exposition::{Dialect, UnknownDialect};
+use crate::{duration, listen};
 
 /// Threads for all replicas: their work is small, and the machine is the load generator's too.
 const N_THREADS: usize = 2;
@@ -53,7 +51,7 @@ pub struct Args {
     pub profile: String,
 
     /// Where the first replica listens; with port 0, each replica gets a port of its own.
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8000", value_parser = address)]
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8000", value_parser = listen::address)]
     pub listen: SocketAddr,
 
     /// How many replicas, each one server, at PORT, PORT+1 and so on.
@@ -131,13 +129,19 @@ impl Args {
     async fn serve(self) -> anyhow::Result<()> {
         let api_key = self.api_key_file.as_ref().map(read_key).transpose()?;
         let profile = Arc::new(self.adapted_profile()?);
-        let mut terminated = signal(SignalKind::terminate()).context("failed to watch SIGTERM")?;
-        let mut interrupted = signal(SignalKind::interrupt()).context("failed to watch SIGINT")?;
+        let signalled = listen::ended()?;
         let clock = Clock::start();
         let slots = Arc::new(Semaphore::new(listener::MAX_CONNECTIONS as usize));
         let mut backends = Vec::new();
         let mut drivers = JoinSet::new();
-        for (index, bound) in self.bind().await?.into_iter().enumerate() {
+        // All of them now, also those that a cold server will not listen on yet, so that a taken
+        // address is known at once.
+        let mut bound = Vec::new();
+        for index in 0..usize::from(self.replicas) {
+            let listener = listen::bind(self.listen, index).await;
+            bound.push(listener.with_context(|| format!("replica {index} has no address"))?);
+        }
+        for (index, bound) in bound.into_iter().enumerate() {
             let settings = self.settings(&profile, index);
             let backend = Backend::new(settings, &self.pathologies, clock);
             let address = bound.local_addr().context("failed to read a listener's address")?;
@@ -158,7 +162,8 @@ impl Args {
             drivers.spawn(async move { driven.drive().await });
             backends.push(backend);
         }
-        signalled(&mut terminated, &mut interrupted).await;
+        signalled.await;
+        let signalled_again = listen::ended()?;
         for backend in &backends {
             backend.terminate();
         }
@@ -171,7 +176,7 @@ impl Args {
         };
         tokio::select! {
             () = ended => {}
-            () = signalled(&mut terminated, &mut interrupted) => {}
+            () = signalled_again => {}
         }
         Ok(())
     }
@@ -205,37 +210,6 @@ impl Args {
             n_ranks,
             n_api_servers: self.api_servers.map_or(n_ranks, usize::from),
         }
-    }
-
-    /// Binds every address now, also those that a cold server will not listen at yet, so that a
-    /// taken one is known at once.
-    async fn bind(&self) -> anyhow::Result<Vec<TcpListener>> {
-        let mut bound = Vec::new();
-        for index in 0..self.replicas {
-            let mut address = self.listen;
-            if address.port() != 0 {
-                let port = address.port().checked_add(index);
-                ensure!(
-                    port.is_some(),
-                    "--replicas {} at {} needs ports above 65535",
-                    self.replicas,
-                    self.listen
-                );
-                address.set_port(port.unwrap_or_default());
-            }
-            let listener = TcpListener::bind(address)
-                .await
-                .with_context(|| format!("failed to listen at {address} (replica {index})"))?;
-            bound.push(listener);
-        }
-        Ok(bound)
-    }
-}
-
-async fn signalled(terminated: &mut Signal, interrupted: &mut Signal) {
-    tokio::select! {
-        _ = terminated.recv() => {}
-        _ = interrupted.recv() => {}
     }
 }
 
@@ -274,15 +248,6 @@ fn read_key(path: &PathBuf) -> anyhow::Result<Arc<str>> {
     let key = text.trim();
     ensure!(!key.is_empty(), "the key file {} is empty", path.display());
     Ok(key.into())
-}
-
-fn address(text: &str) -> Result<SocketAddr, String> {
-    let spelled = text
-        .strip_prefix("localhost:")
-        .map_or_else(|| text.to_owned(), |port| format!("127.0.0.1:{port}"));
-    spelled.parse().map_err(|_not_an_address| {
-        "expected HOST:PORT with an IP address, such as 127.0.0.1:8000".to_owned()
-    })
 }
 
 fn cold_start(text: &str) -> Result<ColdStart, String> {

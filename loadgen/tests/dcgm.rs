@@ -167,7 +167,10 @@ fn what_cannot_be_served_is_named() {
         (vec!["--config", path], "`nodes[0].gpus[0].model` is h10: expected one of t4, l4"),
         (vec!["--config", "/nowhere.yaml"], "failed to read fleet `/nowhere.yaml`"),
         (vec!["--config", &whole, "--listen", &address], "failed to listen on 127.0.0.1:"),
-        (vec!["--config", &whole, "--listen", "9400"], "`--listen` is 9400: expected HOST:PORT"),
+        (
+            vec!["--config", &whole, "--listen", "9400"],
+            "'--listen <HOST:PORT>': expected HOST:PORT",
+        ),
     ] {
         let ended = run(&[&["dcgm"], args.as_slice()].concat());
         let stderr = String::from_utf8_lossy(&ended.stderr).into_owned();

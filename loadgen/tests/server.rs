@@ -27,7 +27,7 @@ fn bad_input_is_named_with_what_was_expected() {
         (vec!["--profile", "tiny-cpu", "--listen", "host"], "expected HOST:PORT"),
         (
             vec!["--profile", "tiny-cpu", "--listen", "127.0.0.1:65535", "--replicas", "2"],
-            "needs ports above 65535",
+            "no port 1 above 127.0.0.1:65535",
         ),
         ([&good[..], &["--dialect", "vllm-0.31"]].concat(), "expected one of vllm-0.32"),
         ([&good[..], &["--pathology", "hagn"]].concat(), "did you mean `hang`?"),

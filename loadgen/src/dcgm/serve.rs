@@ -5,6 +5,7 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::io::Write;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,7 +14,6 @@ use axum::Router;
 use axum::http::header::CONTENT_TYPE;
 use axum::routing::get;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
@@ -22,6 +22,7 @@ use super::config::{EngineLoad, Fleet, Load};
 use super::load::{Doing, Worker, engines, workers};
 use super::scrape::{Reader, Target};
 use crate::engine::{Profile, Time, ps_from_secs};
+use crate::listen;
 
 /// How often devices are sampled and engines read: DCGM's own rate.
 const SAMPLED_EVERY: Duration = Duration::from_secs(1);
@@ -38,8 +39,9 @@ pub struct Args {
     pub config: String,
     /// Where the first node's exporter listens; the next node has the next port. With port 0 each
     /// gets a free one.
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9400")]
-    pub listen: String,
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9400",
+        value_parser = listen::address)]
+    pub listen: SocketAddr,
 }
 
 impl Args {
@@ -53,23 +55,16 @@ impl Args {
         // A page is short work: one thread serves a thousand nodes.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
-            let mut terminate = signal(SignalKind::terminate())?;
-            let mut interrupt = signal(SignalKind::interrupt())?;
+            let ended = listen::ended()?;
             let mut listeners = Vec::new();
             for (index, node) in fleet.nodes.iter().enumerate() {
-                let listener = bind(&self.listen, index).await.with_context(|| {
+                let listener = listen::bind(self.listen, index).await.with_context(|| {
                     format!("no address for the exporter of node {}", node.name)
                 })?;
                 writeln!(out, "{} http://{}/metrics", node.name, listener.local_addr()?)?;
                 listeners.push(listener);
             }
             out.flush()?;
-            let ended = async {
-                tokio::select! {
-                    _ = terminate.recv() => {}
-                    _ = interrupt.recv() => {}
-                }
-            };
             serve(&fleet, listeners, ended).await
         })
     }
@@ -108,22 +103,6 @@ pub async fn serve(
         never = running.run() => match never {},
         () = ended => Ok(()),
     }
-}
-
-/// Listens on an address with a port so much higher.
-async fn bind(address: &str, higher: usize) -> anyhow::Result<TcpListener> {
-    let parts = address.rsplit_once(':');
-    let parts = parts.and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?)));
-    let (host, first) =
-        parts.with_context(|| format!("`--listen` is {address}: expected HOST:PORT"))?;
-    let port = match first {
-        0 => Some(0),
-        _ => u16::try_from(higher).ok().and_then(|higher| first.checked_add(higher)),
-    };
-    let port = port.with_context(|| format!("no port {higher} above {first}"))?;
-    let host = host.trim_matches(['[', ']']);
-    let listener = TcpListener::bind((host, port)).await;
-    listener.with_context(|| format!("failed to listen on {host}:{port}"))
 }
 
 fn router(exporter: Arc<Mutex<Exporter>>) -> Router {

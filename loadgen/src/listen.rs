@@ -1,0 +1,74 @@
+//! Where servers listen and when they end: addresses on the command line, ports that follow each
+//! other, and the signals of the system.
+//!
+//! Must not know what is served.
+
+use std::future::Future;
+use std::net::SocketAddr;
+
+use anyhow::Context as _;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Reads HOST:PORT, where HOST is an IP address or `localhost`.
+pub(crate) fn address(text: &str) -> Result<SocketAddr, &'static str> {
+    let spelled = match text.strip_prefix("localhost:") {
+        Some(port) => format!("127.0.0.1:{port}"),
+        None => text.to_owned(),
+    };
+    let read = spelled.parse();
+    read.map_err(|_not_an_address| "expected HOST:PORT with an IP address, such as 127.0.0.1:8000")
+}
+
+/// Listens so many ports above an address, or on any free port if its port is 0.
+pub(crate) async fn bind(first: SocketAddr, higher: usize) -> anyhow::Result<TcpListener> {
+    let mut address = first;
+    if first.port() != 0 {
+        let port = u16::try_from(higher).ok().and_then(|higher| first.port().checked_add(higher));
+        address.set_port(port.with_context(|| format!("no port {higher} above {first}"))?);
+    }
+    let listener = TcpListener::bind(address).await;
+    listener.with_context(|| format!("failed to listen on {address}"))
+}
+
+/// Ends at the first SIGTERM or SIGINT after this call, which has taken both over from their
+/// defaults when it returns.
+pub(crate) fn ended() -> anyhow::Result<impl Future<Output = ()>> {
+    let mut terminate = signal(SignalKind::terminate()).context("failed to watch SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("failed to watch SIGINT")?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_has_a_host_and_a_port() {
+        for (text, read) in [
+            ("localhost:8000", "127.0.0.1:8000"),
+            ("0.0.0.0:0", "0.0.0.0:0"),
+            ("[::1]:80", "[::1]:80"),
+        ] {
+            assert_eq!(address(text), Ok(read.parse().unwrap()));
+        }
+        for text in ["", "9400", "localhost", "localhost:", "host:80", "127.0.0.1:65536"] {
+            assert!(address(text).is_err(), "{text}");
+        }
+    }
+
+    #[tokio::test]
+    async fn ports_follow_each_other_up_to_the_last() {
+        let first = bind(address("127.0.0.1:0").unwrap(), 7).await.unwrap();
+        let taken = first.local_addr().unwrap();
+        let error = bind(taken, 0).await.unwrap_err().to_string();
+        assert_eq!(error, format!("failed to listen on {taken}"));
+        let error = bind(address("127.0.0.1:65535").unwrap(), 1).await.unwrap_err().to_string();
+        assert_eq!(error, "no port 1 above 127.0.0.1:65535");
+    }
+}
