@@ -62,7 +62,7 @@ use self::progress::Display;
 use self::prompt::{Alphabet, Form, Prompts};
 use self::report::{Format, Report};
 use self::slo::{Requirement, Slo};
-use self::target::{Target, Tls};
+use self::target::{Page, Target, Tls};
 use crate::traces::{self, Curve, Lengths, Process, Size};
 use crate::{duration, listen};
 
@@ -365,7 +365,7 @@ impl Args {
         let targets =
             self.url.iter().map(|url| Target::parse(url, &tls)).collect::<Result<Vec<_>, _>>()?;
         let replicas = match &self.replicas_url {
-            Some(url) => Some(replicas::Source::page(url, &tls)?),
+            Some(url) => Some(replicas::Source::Page(Page::parse(url, &tls)?)),
             None => self.watch_health.then(|| replicas::Source::Health(targets.clone())),
         };
         if self.token_ids && self.endpoint == Endpoint::Chat {

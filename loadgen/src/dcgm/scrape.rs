@@ -9,73 +9,27 @@
 
 use std::time::Duration;
 
-use http_body_util::{BodyExt as _, Empty, Limited};
-use hyper::body::Bytes;
-use hyper::client::conn::http1;
-use hyper::header::HOST;
-use hyper::{Request, Uri};
-use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::engine::{Profile, Work};
+use crate::run::target::{Page, Tls};
 
 /// A page that takes longer is not read.
 const DEADLINE: Duration = Duration::from_secs(1);
-/// Forty times the page of a vLLM.
-const MOST_BYTES: usize = 2 << 20;
 
-/// A metrics page.
-#[derive(Debug, Clone)]
-pub(super) struct Target {
-    host: String,
-    port: u16,
-    path: String,
+/// The page at an address. A fleet's file names no certificates to trust, so it is one in plain
+/// HTTP.
+pub(super) fn page(url: &str) -> Result<Page, Error> {
+    let page = Page::parse(url, &Tls::default()).ok();
+    page.filter(|_| url.starts_with("http://")).ok_or(Error::Url)
 }
 
-impl Target {
-    /// Reads `http://HOST[:PORT]/PATH`.
-    pub(super) fn parse(url: &str) -> Result<Target, Error> {
-        let uri: Uri = url.parse().map_err(|_no_uri| Error::Url)?;
-        let authority = uri.authority().filter(|_| uri.scheme_str() == Some("http"));
-        let authority = authority.ok_or(Error::Url)?;
-        let path = uri.path_and_query().map_or("/", |path| path.as_str());
-        Ok(Target {
-            host: authority.host().trim_matches(['[', ']']).to_owned(),
-            port: authority.port_u16().unwrap_or(80),
-            path: path.to_owned(),
-        })
-    }
-
-    /// Gets the page.
-    pub(super) async fn fetch(&self) -> Result<String, Error> {
-        let fetched = timeout(DEADLINE, self.get()).await;
-        fetched.map_err(|_elapsed| Error::Late)?
-    }
-
-    async fn get(&self) -> Result<String, Error> {
-        let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-        let request = Request::get(&self.path)
-            .header(HOST, format!("{}:{}", self.host, self.port))
-            .body(Empty::<Bytes>::new());
-        let request = request.map_err(|_no_request| Error::Url)?;
-        let exchange = async {
-            let response = sender.send_request(request).await?;
-            if !response.status().is_success() {
-                return Err(Error::Status(response.status().as_u16()));
-            }
-            let body = Limited::new(response.into_body(), MOST_BYTES).collect().await;
-            let bytes = body.map_err(|_cut_or_too_large| Error::Body)?.to_bytes();
-            String::from_utf8(bytes.to_vec()).map_err(|_no_text| Error::Body)
-        };
-        tokio::pin!(exchange);
-        // The connection moves only while it is polled, and is closed with this future. One that
-        // ends first has left what there is to read.
-        tokio::select! {
-            fetched = &mut exchange => fetched,
-            _ended = connection => exchange.await,
-        }
+/// Gets a page.
+pub(super) async fn fetch(page: &Page) -> Result<String, Error> {
+    match timeout(DEADLINE, page.get()).await.map_err(|_elapsed| Error::Late)? {
+        Ok((200, body)) => String::from_utf8(body.into()).map_err(|_no_text| Error::NoText),
+        Ok((status, _)) => Err(Error::Status(status)),
+        Err(fault) => Err(Error::Failed(fault.example)),
     }
 }
 
@@ -85,21 +39,18 @@ pub(super) enum Error {
     /// The address is none.
     #[error("http://HOST:PORT/metrics")]
     Url,
-    /// Nobody listens, or the connection broke.
-    #[error("no connection")]
-    Connect(#[from] std::io::Error),
-    /// The answer is no HTTP.
-    #[error("no answer in HTTP")]
-    Http(#[from] hyper::Error),
+    /// Nobody listens, the connection broke, or the answer is no HTTP or far too long.
+    #[error("{0}")]
+    Failed(String),
     /// It did not answer in time.
     #[error("no answer within a second")]
     Late,
     /// It answered that it cannot.
     #[error("answered with status {0}")]
     Status(u16),
-    /// The page broke off, is no text or far too long.
-    #[error("an answer that is no page")]
-    Body,
+    /// The page is no text.
+    #[error("an answer that is no text")]
+    NoText,
     /// The page has none of the counters.
     #[error("a page without vLLM's counters of steps and tokens")]
     NoCounters,
@@ -223,7 +174,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::engine::{Replica, Request as Completion, Time, Watch};
+    use crate::engine::{Replica, Request, Time, Watch};
     use crate::exposition::{Dialect, Http, Rank, Server, render};
 
     /// Two minutes of an engine, looked at each second.
@@ -243,7 +194,7 @@ mod tests {
             for part in 0..4 {
                 let now = Time::from_millis(1_000 * second + 250 * part);
                 replica.advance(now, Watch::FirstToken, &mut |_| {});
-                replica.submit(Completion::new(4 * second + part, 900, 150), now).unwrap();
+                replica.submit(Request::new(4 * second + part, 900, 150), now).unwrap();
             }
             let now = Time::from_millis(1_000 * (second + 1));
             replica.advance(now, Watch::FirstToken, &mut |_| {});
@@ -290,13 +241,9 @@ mod tests {
 
     #[test]
     fn only_addresses_in_http_are_read() {
-        let target = Target::parse("http://[::1]:8000/metrics").unwrap();
-        assert_eq!(
-            (target.host.as_str(), target.port, target.path.as_str()),
-            ("::1", 8_000, "/metrics")
-        );
+        assert!(page("http://[::1]:8000/metrics").is_ok());
         for none in ["", "localhost:8000", "https://localhost/metrics", "/metrics", "http://"] {
-            assert!(Target::parse(none).is_err(), "{none}");
+            assert!(page(none).is_err(), "{none}");
         }
     }
 }

@@ -20,7 +20,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use super::Exporter;
 use super::config::{EngineLoad, Fleet, Load};
 use super::load::{Doing, Worker, engines, workers};
-use super::scrape::{Reader, Target};
+use super::scrape::{self, Reader};
 use crate::engine::{Profile, Time, ps_from_secs};
 use crate::listen;
 
@@ -178,7 +178,7 @@ impl Running {
 /// Reads an engine's page each second. While it cannot be read its GPUs do nothing, as those of an
 /// engine that loads; stderr says so once.
 async fn follow(reader: Arc<Mutex<Reader>>, load: EngineLoad) {
-    let Ok(target) = Target::parse(&load.url) else {
+    let Ok(page) = scrape::page(&load.url) else {
         // The file was checked.
         return;
     };
@@ -187,8 +187,8 @@ async fn follow(reader: Arc<Mutex<Reader>>, load: EngineLoad) {
     let mut is_read = true;
     loop {
         ticks.tick().await;
-        let read = match target.fetch().await {
-            Ok(page) => lock(&reader).read(&page),
+        let read = match scrape::fetch(&page).await {
+            Ok(text) => lock(&reader).read(&text),
             Err(error) => Err(error),
         };
         if let Err(error) = &read

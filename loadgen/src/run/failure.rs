@@ -66,7 +66,7 @@ impl Failure {
 
 /// A failure with an example of its words: their first line, shortened.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Fault {
+pub(crate) struct Fault {
     pub(super) failure: Failure,
-    pub(super) example: String,
+    pub(crate) example: String,
 }

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::target::{self, Target, Tls};
+use super::target::{Page, Target};
 
 const PERIOD: Duration = Duration::from_secs(1);
 const ANSWER_LIMIT: Duration = Duration::from_millis(900);
@@ -15,30 +15,16 @@ const MOST_CHANGES: usize = 10_000;
 #[derive(Debug, Clone)]
 pub enum Source {
     /// A page that tells it.
-    Page(Target, String),
+    Page(Page),
     /// How many targets answer `/health` with 200.
     Health(Vec<Target>),
 }
 
 impl Source {
-    /// A page's address, with path and query.
-    ///
-    /// # Errors
-    ///
-    /// When the text is no address.
-    pub fn page(url: &str, tls: &Tls) -> Result<Source, target::Error> {
-        let error = || target::Error::Url { url: url.to_owned() };
-        let uri: http::Uri = url.parse().map_err(|_no_uri| error())?;
-        let (scheme, authority) = uri.scheme_str().zip(uri.authority()).ok_or_else(error)?;
-        let target = Target::parse(&format!("{scheme}://{authority}"), tls)?;
-        let path = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
-        Ok(Source::Page(target, path.to_owned()))
-    }
-
     async fn count(&self) -> Option<u32> {
         match self {
-            Source::Page(target, path) => {
-                let asked = tokio::time::timeout(ANSWER_LIMIT, target.get(path)).await;
+            Source::Page(page) => {
+                let asked = tokio::time::timeout(ANSWER_LIMIT, page.get()).await;
                 match asked {
                     Ok(Ok((200, body))) => replicas_in(&body),
                     Ok(Ok(_) | Err(_)) | Err(_) => None,

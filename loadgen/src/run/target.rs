@@ -26,8 +26,8 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// What one connection may hold of an answer that is not read yet: streams come in small pieces,
 /// and ten thousand of them are open at once.
 const READ_BUFFER_BYTES: usize = 16 << 10;
-/// The longest answer to a question about replicas or health.
-const MOST_ANSWER_BYTES: usize = 1 << 20;
+/// The longest page that is read: forty times that of a vLLM.
+const MOST_PAGE_BYTES: usize = 2 << 20;
 
 /// Why an address or its certificates cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -161,9 +161,37 @@ impl Target {
         let response =
             sender.send_request(request).await.map_err(|error| Failure::Closed.because(error))?;
         let status = response.status().as_u16();
-        let body = Limited::new(response.into_body(), MOST_ANSWER_BYTES);
+        let body = Limited::new(response.into_body(), MOST_PAGE_BYTES);
         let body = body.collect().await.map_err(|error| Failure::CutShort.because(error))?;
         Ok((status, body.to_bytes()))
+    }
+}
+
+/// A page on a server.
+#[derive(Debug, Clone)]
+pub struct Page {
+    target: Target,
+    path: String,
+}
+
+impl Page {
+    /// Reads the address of a page, with path and query.
+    ///
+    /// # Errors
+    ///
+    /// As [`Target::parse`].
+    pub fn parse(url: &str, tls: &Tls) -> Result<Page, Error> {
+        let error = || Error::Url { url: url.to_owned() };
+        let uri: http::Uri = url.parse().map_err(|_no_uri| error())?;
+        let (scheme, authority) = uri.scheme_str().zip(uri.authority()).ok_or_else(error)?;
+        let target = Target::parse(&format!("{scheme}://{authority}"), tls)?;
+        let path = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+        Ok(Page { target, path: path.to_owned() })
+    }
+
+    /// Its status and body.
+    pub(crate) async fn get(&self) -> Result<(u16, Bytes), Fault> {
+        self.target.get(&self.path).await
     }
 }
 

@@ -6,7 +6,7 @@ use std::fmt;
 
 use crate::dcgm::board::{Board, Slice};
 use crate::dcgm::config::{Fleet, Gpu, Load, Pod};
-use crate::dcgm::scrape::Target;
+use crate::dcgm::scrape;
 use crate::engine::{Fault, Faults, Profile};
 
 const MOST_NODES: usize = 1_000;
@@ -124,7 +124,7 @@ impl Check {
                 }
             }
             Load::Engine(engine) => {
-                if let Err(error) = Target::parse(&engine.url) {
+                if let Err(error) = scrape::page(&engine.url) {
                     self.push(format!("{at}.engine.url"), &engine.url, error);
                 }
                 if let Err(error) = Profile::load(&engine.profile) {
