@@ -72,7 +72,11 @@ pub struct Permission {
 
 /// Every permission that [`run`] and [`events::run`] need, for the manifests' role.
 pub const RBAC: &[Permission] = &[
-    Permission { api_group: "keda.sh", resource: "scaledobjects", verbs: &["get", "list", "watch"] },
+    Permission {
+        api_group: "keda.sh",
+        resource: "scaledobjects",
+        verbs: &["get", "list", "watch"],
+    },
     Permission { api_group: "apps", resource: "deployments", verbs: &["list", "watch"] },
     Permission { api_group: "apps", resource: "statefulsets", verbs: &["list", "watch"] },
     Permission { api_group: "", resource: "pods", verbs: &["list", "watch"] },

@@ -169,7 +169,7 @@ fn each_doubt_is_a_warning_and_a_comment() {
             "takes no tolerance of an HPA's own",
         ),
         (
-            Survey { keda: Keda::Installed { takes_tolerance: false }, ..base.clone() },
+            Survey { keda: Keda::Installed { takes_tolerance: false }, ..base },
             &["--max", "11"],
             "KEDA older than 2.18",
         ),

@@ -323,7 +323,7 @@ fn the_next_step_up_is_told_in_waiting_requests() {
 #[test]
 fn a_replica_that_is_still_being_filled_says_nothing_of_its_size() {
     let mut bench = Bench::new(1).deaf();
-    bench.tick(|_| Does::serving(0.0));
+    let _idle = bench.tick(|_| Does::serving(0.0));
     // A gateway lets go what it held for a cold start: the first look sees 9 of 155 admitted.
     for (running, waiting) in [(9.0, 146.0), (27.0, 128.0), (96.0, 72.0)] {
         let decision = bench.tick(|_| Does::serving(running).waiting(waiting));
