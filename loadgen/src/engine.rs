@@ -21,6 +21,7 @@
 
 mod frontend;
 mod kv;
+mod lean;
 mod life;
 mod metrics;
 mod profile;
@@ -34,6 +35,7 @@ mod time;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+pub use lean::{Lean, LeanEvent, LeanRequest, LeanSample};
 pub use life::{Condition, Refused, Replica, ReplicaEvent, SleepLevel, Stage};
 pub use metrics::{Gauges, Histogram, Metrics};
 pub use profile::{

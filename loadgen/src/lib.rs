@@ -39,7 +39,8 @@
 //! `engine.rs` (model and loop) → `engine/scheduler.rs` (who computes what in a step) →
 //! `scheduler/decoding.rs` (why a step of decodes costs the same for one request as for a
 //! thousand) → `engine/frontend.rs` (the API server before it) → `engine/kv.rs` (free blocks and what they still hold) → `engine/step_time.rs` →
-//! `engine/metrics.rs` → `engine/life.rs`. Presets with their sources are in `profiles/`.
+//! `engine/metrics.rs` → `engine/life.rs`. Presets with their sources are in `profiles/`. `engine/lean.rs`
+//! is the engine once more, for simulations of days.
 //!
 //! The load generator: `traces.rs` (when requests come) → `run.rs` (how it measures, with its own
 //! reading order). How to use it on a server of one's own is in `BENCHMARKING.md`.

@@ -1,5 +1,6 @@
 //! Tests of the engine as a whole; must not look behind its public face, but for `reference`.
 
+mod lean;
 mod life;
 mod reference;
 
