@@ -1,6 +1,6 @@
 //! What happened when: counts in bins of equal width, in bounded memory however long a run is.
 //!
-//! Pure. When there would be more than [`MOST_BINS`] bins, each two become one.
+//! Pure. When there would be more than `MOST_BINS` bins, each two become one.
 
 use serde::Serialize;
 
