@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-use crate::{config, conformance, demo, duration, explain, generate, replay};
+use crate::{config, conformance, demo, duration, explain, generate, replay, simulate};
 
 /// Decides how many GPU replicas an LLM workload needs, and says why.
 #[derive(Debug, Parser)]
@@ -58,6 +58,8 @@ pub enum Command {
     /// Point it at an object that has data. Exits with 0 if no check failed, 1 if one did, 2 if it
     /// could not run. Rules that cannot be seen from outside are listed and fail nothing.
     Conformance(conformance::Args),
+    /// Run policies on a trace and compare what they cost and how well they serve.
+    Simulate(Box<simulate::Args>),
 }
 
 /// The flags of `serve`.

@@ -40,6 +40,7 @@
 //! | [`declog`], [`replay`], [`statedir`] | the decision log and its proof; what outlives a restart |
 //! | [`hpa`], [`demo`] | KEDA's loop and the HPA as a model; the demonstration that runs on it, with the parts of `serve` on a stepped clock |
 //! | [`generate`] | a ScaledObject for a target, with its reasons |
+//! | [`simulate`] | days of requests on simulated engines: the product, its peers and a clairvoyant |
 //! | [`conformance`] | a client that plays KEDA against any external scaler |
 //! | [`args`], [`app`], [`clock`], [`duration`], [`text`], [`telemetry`], [`health`], [`shutdown`] | flags, wiring, time, lines of 80 columns, logs, signs of life, the end |
 //!
@@ -124,6 +125,7 @@ pub mod replay;
 pub mod schedule;
 pub mod shutdown;
 pub mod signals;
+pub mod simulate;
 pub mod source;
 pub mod statedir;
 pub mod telemetry;

@@ -66,6 +66,7 @@ const ONLY_IN: &[(&str, &[&str])] = &[
             "src/explain",
             "src/generate",
             "src/replay",
+            "src/simulate",
             "src/telemetry",
         ],
     ),

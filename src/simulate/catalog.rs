@@ -1,0 +1,80 @@
+//! Every policy that can be asked for by name.
+//!
+//! Must not hold a policy.
+
+use super::baselines;
+use super::candidate::{Candidate, Context, Why};
+use super::product::Ghostscaler;
+use crate::decision::{Spec, ZeroAfter};
+
+/// The candidates, by policy.
+#[derive(Debug)]
+pub(super) struct Catalog {
+    all: Vec<Candidate>,
+}
+
+impl Catalog {
+    /// All policies.
+    pub(super) fn new() -> Catalog {
+        let mut all = vec![ours()];
+        all.extend(baselines::candidates());
+        Catalog { all }
+    }
+
+    /// Those with the names; `all` is each of them.
+    pub(super) fn select(self, names: &[String]) -> Result<Vec<Candidate>, Unknown> {
+        let wants_all = names.iter().any(|name| name == "all");
+        for name in names {
+            if name != "all" && !self.all.iter().any(|candidate| candidate.policy == name) {
+                return Err(self.unknown(name));
+            }
+        }
+        let is_wanted =
+            |candidate: &Candidate| wants_all || names.iter().any(|name| name == candidate.policy);
+        Ok(self.all.into_iter().filter(is_wanted).collect())
+    }
+
+    fn unknown(&self, name: &str) -> Unknown {
+        let mut known: Vec<&'static str> =
+            self.all.iter().map(|candidate| candidate.policy).collect();
+        known.dedup();
+        known.push("all");
+        let nearest = known
+            .iter()
+            .copied()
+            .max_by(|a, b| strsim::jaro_winkler(a, name).total_cmp(&strsim::jaro_winkler(b, name)));
+        Unknown {
+            name: name.to_owned(),
+            nearest: nearest.unwrap_or("all"),
+            known: known.join(", "),
+        }
+    }
+}
+
+/// No policy has that name.
+#[derive(Debug, thiserror::Error)]
+#[error("`--policy {name}` is not known: did you mean `{nearest}`? There are {known}")]
+pub struct Unknown {
+    name: String,
+    nearest: &'static str,
+    known: String,
+}
+
+/// The product at its defaults: what a ScaledObject with nothing but bounds and targets gets.
+fn ours() -> Candidate {
+    Candidate::new("ghostscaler", "", Why::Default, |context| Ghostscaler::new(spec(context)))
+}
+
+fn spec(context: &Context) -> Spec {
+    let millis = |seconds: f64| super::number::floor_index((seconds * 1e3).round()) as u64;
+    Spec {
+        min: context.min,
+        max: context.max,
+        slo_ttft_ms: millis(context.slo.ttft_s),
+        slo_tpot_ms: millis(context.slo.tpot_s),
+        has_wake_source: context.min == 0,
+        zero_after: if context.min == 0 { Spec::default().zero_after } else { ZeroAfter::Never },
+        gpus_per_replica: Some(context.gpus),
+        ..Spec::default()
+    }
+}

@@ -1,0 +1,219 @@
+//! The product as a policy: its own `observe` and `decide`, fed with what it would have read.
+//!
+//! Must not decide anything, nor pass on anything that a scrape or the Kubernetes API does not say.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::policy::{Action, Actuation, Behavior, Policy, Source, Target, View};
+use crate::decision::{
+    Answer, Decision, LearnedCost, LevelSource, Moment, Replicas, Spec, State, Wake, WakeReading,
+    decide,
+};
+use crate::inventory::{Counted, Member, Workload, WorkloadKey};
+use crate::observe::{Around, observe};
+use crate::signals::freshness::Freshness;
+
+/// The scaler, scraping the pods itself.
+#[derive(Debug)]
+pub struct Ghostscaler {
+    spec: Spec,
+    state: State,
+    /// What each engine said last, by the id of its pod.
+    memories: BTreeMap<u32, Freshness>,
+    workload: Workload,
+    decision: Option<Decision>,
+    arrived: f64,
+    last_arrival_at: Option<Moment>,
+    learning: Learning,
+}
+
+/// How learning went.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Learning {
+    /// Seconds from the first tick until the level came from the learned cost model.
+    pub cost_model_after_s: Option<f64>,
+    /// Seconds since the first tick.
+    pub seconds: f64,
+    /// Of these, seconds in which the level came from the cost model.
+    pub by_cost_model_s: f64,
+}
+
+impl Ghostscaler {
+    /// A new scaler with that policy, which knows nothing yet.
+    #[must_use]
+    pub fn new(spec: Spec) -> Ghostscaler {
+        let workload = Workload {
+            key: WorkloadKey::new("simulate", "workload"),
+            min: spec.min,
+            max: spec.max,
+            fallback_replicas: None,
+            triggers: Vec::new(),
+            replicas: Replicas::default(),
+            members: Vec::new(),
+            counted: Counted::ByKubernetes,
+            gpus_per_replica: spec.gpus_per_replica,
+            paused: false,
+        };
+        Ghostscaler {
+            spec,
+            state: State::default(),
+            memories: BTreeMap::new(),
+            workload,
+            decision: None,
+            arrived: 0.0,
+            last_arrival_at: None,
+            learning: Learning::default(),
+        }
+    }
+
+    /// How learning went.
+    #[must_use]
+    pub fn learning(&self) -> Learning {
+        self.learning
+    }
+
+    fn take_in(&mut self, view: &View<'_>, now: Moment) {
+        for engine in view.engines {
+            self.memories.entry(engine.id).or_default().record(engine.sample, now);
+        }
+        let exists = |id: &u32| view.pods.binary_search_by_key(id, |pod| pod.id).is_ok();
+        self.memories.retain(|id, _| exists(id));
+        let counts = view.counts;
+        self.workload.replicas = Replicas {
+            spec: Some(counts.spec),
+            ready: counts.ready,
+            starting: counts.starting,
+            terminating: counts.terminating,
+            ..Replicas::default()
+        };
+        let listed = self.workload.members.iter().zip(view.pods);
+        let same = self.workload.members.len() == view.pods.len()
+            && listed
+                .into_iter()
+                .all(|(member, pod)| member.phase == pod.phase && id_of(member) == Some(pod.id));
+        if !same {
+            let members = view.pods.iter().map(|pod| Member {
+                id: Arc::from(name_of(pod.id)),
+                phase: pod.phase,
+                created_at: Some(moment(pod.created_at_s)),
+                ready_at: pod.ready_at_s.map(moment),
+                endpoint: None,
+            });
+            self.workload.members = members.collect();
+        }
+        if view.arrived > self.arrived {
+            self.last_arrival_at = Some(now);
+        }
+        self.arrived = view.arrived;
+    }
+
+    fn around(&self, view: &View<'_>) -> Around {
+        let queued = view.held;
+        let source = self
+            .spec
+            .has_wake_source
+            .then_some(WakeReading::Fresh { queued, last_arrival_at: self.last_arrival_at });
+        Around { wake: Wake { source, requested_at: None }, ..Around::default() }
+    }
+
+    fn note_learning(&mut self, decision: &Decision, now: Moment) {
+        let Some(last) = &self.decision else { return };
+        let step_s = now.secs_since(last.at);
+        self.learning.seconds += step_s;
+        if decision.inputs.level_source == LevelSource::CostModel {
+            self.learning.by_cost_model_s += step_s;
+            self.learning.cost_model_after_s.get_or_insert(self.learning.seconds);
+        }
+    }
+}
+
+impl Policy for Ghostscaler {
+    fn tick_s(&self) -> f64 {
+        // As the tick of `serve`: never below 200 ms.
+        self.decision.as_ref().map_or(5.0, |decision| decision.next_tick_ms.max(200) as f64 / 1e3)
+    }
+
+    fn source(&self) -> Source {
+        Source::Direct
+    }
+
+    fn actuation(&self) -> Actuation {
+        // What `generate` writes.
+        let behavior = Behavior::pass_through(self.spec.max);
+        Actuation::Keda { behavior: Some(behavior), push: true }
+    }
+
+    /// All of it: what it has learned of the engine.
+    fn memory_s(&self) -> f64 {
+        f64::MAX
+    }
+
+    fn tick(&mut self, view: &View<'_>) -> Action {
+        let now = moment(view.now_s);
+        self.take_in(view, now);
+        let memories = &self.memories;
+        let tick_ms = self.spec.tick_ms;
+        let reading = |member: &Member| {
+            let memory = id_of(member).and_then(|id| memories.get(&id));
+            memory.map_or_else(
+                || Freshness::default().reading(now, tick_ms),
+                |memory| memory.reading(now, tick_ms),
+            )
+        };
+        let observation = observe(&self.workload, reading, self.around(view), now);
+        let state = std::mem::take(&mut self.state);
+        let (decision, state) = decide(&self.spec, state, &observation, now);
+        self.state = state;
+        self.note_learning(&decision, now);
+        let action = match decision.answer {
+            Answer::Value { want, active } => {
+                let metric = super::policy::Metric {
+                    value: f64::from(want),
+                    target: Target::AverageValue(1.0),
+                };
+                Action::Metrics { metrics: vec![metric], active }
+            }
+            Answer::Unavailable { .. } => Action::Keep,
+        };
+        self.decision = Some(decision);
+        action
+    }
+
+    fn learned(&self) -> Option<LearnedCost> {
+        self.decision.as_ref().and_then(|decision| decision.inputs.model)
+    }
+}
+
+/// Pods are named so that their names sort as their ids do.
+fn name_of(id: u32) -> String {
+    format!("pod-{id:08}")
+}
+
+fn id_of(member: &Member) -> Option<u32> {
+    member.id.strip_prefix("pod-").and_then(|id| id.parse().ok())
+}
+
+fn moment(seconds: f64) -> Moment {
+    let millis = std::time::Duration::try_from_secs_f64(seconds).unwrap_or_default().as_millis();
+    Moment(i64::try_from(millis).unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decision::Phase;
+
+    #[test]
+    fn names_of_pods_lead_back_to_their_ids_in_order() {
+        let member = |id| Member {
+            id: Arc::from(name_of(id)),
+            phase: Phase::Ready,
+            created_at: None,
+            ready_at: None,
+            endpoint: None,
+        };
+        assert_eq!(id_of(&member(120)), Some(120));
+        assert!(name_of(9) < name_of(10));
+    }
+}

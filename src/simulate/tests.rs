@@ -1,0 +1,205 @@
+//! Tests of whole runs; must not need a file from outside.
+
+use loadgen::engine::{Profile, Time};
+
+use super::cold::ColdStart;
+use super::policy::{Action, Actuation, Policy, Slo, Source, Target, View};
+use super::reference::Planned;
+use super::run::{Setup, run};
+use super::workload::{Request, Workload};
+
+/// Requests at equal distances.
+fn steady(per_s: f64, seconds: f64, prompt_tokens: u32, output_tokens: u32) -> Workload {
+    let n = super::number::floor_index(per_s * seconds);
+    let request = |i: usize| Request {
+        at: Time::from_secs_f64(i as f64 / per_s),
+        prompt_tokens,
+        cached_tokens: 0,
+        output_tokens,
+    };
+    Workload {
+        requests: (0..n).map(request).collect(),
+        counted_from: Time::ZERO,
+        end: Time::from_secs_f64(seconds),
+    }
+}
+
+fn setup<'a>(profile: &'a Profile, workload: &'a Workload) -> Setup<'a> {
+    Setup {
+        profile,
+        workload,
+        cold: ColdStart { mean_s: 100.0, sigma: 0.0, readiness: false },
+        slo: Slo { ttft_s: 2.0, tpot_s: 0.2 },
+        min: 0,
+        max: 8,
+        seed: 1,
+    }
+}
+
+#[test]
+fn a_static_fleet_costs_its_replicas_times_the_hours_and_serves_what_it_can() {
+    let profile = Profile::load("8b-a100").unwrap();
+    let workload = steady(4.0, 1_800.0, 1_000, 100);
+    let outcome = run(&setup(&profile, &workload), &mut Planned::fixed(2));
+    assert!((outcome.replica_hours() - 1.0).abs() < 1e-9, "{}", outcome.replica_hours());
+    assert_eq!((outcome.requests, outcome.good), (7_200, 7_200));
+    assert_eq!((outcome.cold_starts, outcome.flaps), (0, 0));
+    // 1,000 prompt tokens in one step among others: 80 ms alone.
+    let ttft = outcome.ttft.quantile(0.5).unwrap();
+    assert!((0.079..0.2).contains(&ttft), "{ttft}");
+}
+
+#[test]
+fn a_fleet_that_is_too_small_misses_what_it_must() {
+    let profile = Profile::load("8b-a100").unwrap();
+    // One replica carries 14 prompts of 1,000 tokens a second at most.
+    let workload = steady(20.0, 600.0, 1_000, 2);
+    let one = run(&setup(&profile, &workload), &mut Planned::fixed(1));
+    let two = run(&setup(&profile, &workload), &mut Planned::fixed(2));
+    assert!(one.attainment() < 0.05, "{}", one.attainment());
+    assert!(two.attainment() > 0.999, "{}", two.attainment());
+}
+
+/// A policy that begins with so many replicas.
+struct From<P>(u32, P);
+
+impl<P: Policy> Policy for From<P> {
+    fn tick_s(&self) -> f64 {
+        self.1.tick_s()
+    }
+
+    fn source(&self) -> Source {
+        Source::Direct
+    }
+
+    fn actuation(&self) -> Actuation {
+        self.1.actuation()
+    }
+
+    fn memory_s(&self) -> f64 {
+        0.0
+    }
+
+    fn initial(&self) -> Option<u32> {
+        Some(self.0)
+    }
+
+    fn tick(&mut self, view: &View<'_>) -> Action {
+        self.1.tick(view)
+    }
+}
+
+/// Wants one more replica at once and notes when it sees it.
+struct OneMore {
+    seen_ready_at: Option<f64>,
+}
+
+impl Policy for OneMore {
+    fn tick_s(&self) -> f64 {
+        1.0
+    }
+
+    fn source(&self) -> Source {
+        Source::Direct
+    }
+
+    fn actuation(&self) -> Actuation {
+        Actuation::Direct
+    }
+
+    fn tick(&mut self, view: &View<'_>) -> Action {
+        if view.counts.ready == 2 {
+            self.seen_ready_at.get_or_insert(view.now_s);
+        }
+        Action::Replicas(2)
+    }
+}
+
+#[test]
+fn an_ordered_replica_serves_after_its_cold_start_and_is_paid_for_from_its_order() {
+    let profile = Profile::load("8b-a100").unwrap();
+    let workload = steady(1.0, 600.0, 100, 10);
+    let mut policy = From(1, OneMore { seen_ready_at: None });
+    let outcome = run(&setup(&profile, &workload), &mut policy);
+    assert_eq!(policy.1.seen_ready_at, Some(100.0));
+    assert!((outcome.loading_s - 100.0).abs() < 1e-6, "{}", outcome.loading_s);
+    assert!((outcome.ready_s - (600.0 + 500.0)).abs() < 1e-6, "{}", outcome.ready_s);
+    assert_eq!(outcome.cold_starts, 1);
+}
+
+/// A metric of the HPA that never changes.
+struct Constant(f64);
+
+impl Policy for Constant {
+    fn tick_s(&self) -> f64 {
+        5.0
+    }
+
+    fn tick(&mut self, _: &View<'_>) -> Action {
+        Action::metric(self.0, Target::AverageValue(1.0))
+    }
+}
+
+#[test]
+fn an_hpa_follows_its_metric_by_its_own_rules() {
+    let profile = Profile::load("8b-a100").unwrap();
+    let workload = steady(1.0, 1_200.0, 100, 10);
+    let up = run(&setup(&profile, &workload), &mut From(1, Constant(6.0)));
+    // 1 → 4 → 6 by the rule without a behaviour: at most twice the count or 4.
+    assert_eq!((up.cold_starts, up.max_replicas), (5, 6));
+    let down = run(&setup(&profile, &workload), &mut From(6, Constant(2.0)));
+    // Six for the window of 300 s (and up to a sync), then two.
+    let expected = 6.0 * 300.0 + 2.0 * 900.0;
+    let ordered = down.ready_s + down.loading_s;
+    assert!((expected..expected + 4.0 * 31.0).contains(&ordered), "{ordered}");
+}
+
+/// Goes to zero while nobody asks, and wakes for whom the gateway holds.
+struct Sleeper;
+
+impl Policy for Sleeper {
+    fn tick_s(&self) -> f64 {
+        10.0
+    }
+
+    fn source(&self) -> Source {
+        Source::Direct
+    }
+
+    fn actuation(&self) -> Actuation {
+        Actuation::Direct
+    }
+
+    fn tick(&mut self, view: &View<'_>) -> Action {
+        let busy =
+            view.held > 0.0 || view.engines.iter().any(|engine| engine.sample.running != Some(0.0));
+        Action::Replicas(u32::from(busy || view.counts.starting > 0))
+    }
+}
+
+#[test]
+fn what_the_gateway_holds_at_zero_is_served_after_one_cold_start() {
+    let profile = Profile::load("8b-a100").unwrap();
+    let mut workload = steady(1.0, 1_000.0, 100, 10);
+    workload.requests.retain(|request| request.at == Time::from_millis(300_000));
+    let outcome = run(&setup(&profile, &workload), &mut From(1, Sleeper));
+    assert_eq!((outcome.requests, outcome.good, outcome.cold_starts), (1, 0, 1));
+    // Seen within a quarter of a second, ready 100 s later.
+    let ttft = outcome.ttft.quantile(0.5).unwrap();
+    assert!((97.0..104.0).contains(&ttft), "{ttft}");
+    assert!(outcome.ready_s < 60.0, "asleep otherwise: {}", outcome.ready_s);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run_and_another_one_another() {
+    let profile = Profile::load("8b-a100").unwrap();
+    let workload = steady(12.0, 900.0, 1_500, 150);
+    let of = |seed| {
+        let cold = ColdStart::of_mean(100.0);
+        let setup = Setup { seed, cold, ..setup(&profile, &workload) };
+        let outcome = run(&setup, &mut From(1, Constant(3.0)));
+        (outcome.good, outcome.ready_s.to_bits(), outcome.loading_s.to_bits())
+    };
+    assert_eq!(of(1), of(1));
+    assert_ne!(of(1), of(2));
+}
