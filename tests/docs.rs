@@ -283,16 +283,24 @@ fn camel_case(name: &str) -> String {
     camel
 }
 
-/// Checks one line of a shell: the program's own by its parser, a script by its text.
+/// Checks one line of a shell: the programs' own by their parsers, a script by its text.
 fn check_command(line: &str) {
     let words: Vec<&str> = line.split_whitespace().collect();
+    let taken = |program: &'static str, rest: &[&str]| {
+        let words = [program].into_iter().chain(rest.iter().copied()).map(str::to_owned);
+        let refused = match program {
+            "loadgen" => loadgen::args::Args::try_parse_from(words).err(),
+            _ => Args::try_parse_from(words).err(),
+        };
+        if let Some(error) = refused {
+            panic!("`{line}` is shown and refused: {error}");
+        }
+    };
     match words.as_slice() {
         ["cargo", "run", "--release", "--", rest @ ..] | ["ghostscaler", rest @ ..] => {
-            let parsed = Args::try_parse_from(["ghostscaler"].iter().chain(rest));
-            if let Err(error) = parsed {
-                panic!("`{line}` is shown and refused: {error}");
-            }
+            taken("ghostscaler", rest);
         }
+        ["cargo", "run", "--release", "-p", "loadgen", "--", rest @ ..] => taken("loadgen", rest),
         [script, rest @ ..] if root().join(script).is_file() => {
             let text = read(script);
             for flag in rest.iter().filter(|word| word.starts_with("--")) {
