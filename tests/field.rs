@@ -8,7 +8,8 @@
 //! scale on) of a survey of public reports, and of the other themes those that a decision alone
 //! settles. Where they stand:
 //!
-//! - `tests/traces/`: told as data, one file a case, replayed through trigger metadata, freshness,
+//! - `tests/traces/`: told as data, one file a case (`found-…`: faults that were found here), replayed
+//!   through trigger metadata, freshness,
 //!   observation and decision (`field/trace.rs` has the form).
 //! - `field/wire/`: about the wire, against a whole scaler on real sockets.
 //! - [`suite::ELSEWHERE`]: tested beside the part that they are about.

@@ -55,7 +55,9 @@ pub(crate) fn trials() -> Vec<Trial> {
         .with_kind("waits")
     }));
     trials.sort_by(|a, b| a.name().cmp(b.name()));
-    let names: Vec<String> = trials.iter().map(|trial| trial.name().to_owned()).collect();
+    // What was found here and not in the field has no id.
+    let names = trials.iter().map(|trial| trial.name().to_owned());
+    let names: Vec<String> = names.filter(|name| !name.starts_with("found_")).collect();
     trials.push(Trial::test("each_case_of_the_themes_stands_in_one_place", move || {
         stand_once(&names).map_err(Failed::from)
     }));
