@@ -9,8 +9,7 @@
 //! settles. Where they stand:
 //!
 //! - `tests/traces/`: told as data, one file a case (`found-…`: faults that were found here), replayed
-//!   through trigger metadata, freshness,
-//!   observation and decision (`field/trace.rs` has the form).
+//!   through trigger metadata, freshness, observation and decision (`field/trace.rs` has the form).
 //! - `field/wire/`: about the wire, against a whole scaler on real sockets.
 //! - [`suite::ELSEWHERE`]: tested beside the part that they are about.
 //! - [`suite::WAITING`]: not to be decided yet; shown as ignored, with what they wait for.
