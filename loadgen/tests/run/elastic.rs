@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::server::{Act, Server, plain, stream};
-use super::{at, report};
+use super::{alone, at, report};
 
 #[test]
 fn a_wake_from_zero_is_timed_and_its_requests_are_held_or_lost() {
@@ -108,6 +108,7 @@ fn the_target_with_the_fewest_open_requests_gets_the_next() {
 /// Four at a time, 40 ms each: a hundred a second.
 #[test]
 fn the_knee_is_where_a_queue_begins_to_grow() {
+    let _alone = alone();
     let slots: Arc<std::sync::Mutex<[Option<Instant>; 4]>> = Arc::default();
     let server = Server::start(move |asked| {
         let mut slots = slots.lock().unwrap();
@@ -119,12 +120,13 @@ fn the_knee_is_where_a_queue_begins_to_grow() {
         acts
     });
     let flags =
-        "--find-knee --rate 20 --duration 3s --arrival constant --slo-ttft 150ms --grace 5s";
+        "--find-knee --rate 20 --duration 4s --arrival constant --slo-ttft 500ms --grace 5s";
     let report = report(&server.url(), flags);
     let knee = &report["knee"];
     assert_eq!(knee["limit"], "service", "{knee:#}");
     let rate = at(&report, "/knee/rate");
-    assert!((80.0..=108.0).contains(&rate), "{knee:#}");
+    // Up to an eighth more than it carries, the queue of four seconds is still within the promise.
+    assert!((80.0..=125.0).contains(&rate), "{knee:#}");
     assert!(at(&report, "/knee/fails_at") < rate * 1.06);
     // The report is that of the best step.
     assert!(at(&report, "/attainment") >= 0.99);
