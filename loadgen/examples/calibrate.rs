@@ -152,14 +152,22 @@ fn captured(out: &mut impl Write, name: &str, directory: &Path) -> Result<(), Bo
             (simulated.waiting, real.waiting),
             (simulated.ttft_p50_ms, real.ttft_p50_ms),
         ] {
-            let error = percent(simulated, real);
-            write!(out, " {simulated:>7.1} {real:>7.1} {error:>+6.1}%")?;
+            write!(out, " {simulated:>7.1} {real:>7.1} ")?;
+            if real > 0.0 {
+                write!(out, "{:>+6.1}%", percent(simulated, real))?;
+            } else {
+                write!(out, "{:>7}", "-")?;
+            }
         }
         writeln!(out)?;
     }
     let kv_tokens = profile.kv_tokens() as f64;
     match fit_step(&capture.fit_rows(kv_tokens)) {
-        Some(step) => writeln!(out, "\nfit of the `fit` phases: {step:?}")?,
+        Some(step) => {
+            let fitted = Profile { step: step.clone(), ..Profile::clone(&profile) };
+            let frontend = capture.fit_frontend(&fitted)?;
+            writeln!(out, "\nfit of the `fit` phases: {step:?}, {frontend:?}")?;
+        }
         None => writeln!(out, "\nthe `fit` phases do not tell the terms of a step apart")?,
     }
     Ok(())

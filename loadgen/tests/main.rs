@@ -1,5 +1,6 @@
-//! What the simulated engines must reproduce (published tables, the laws of queues, captured pages,
-//! the real server's answers on the wire), and what the load generator must see over real sockets.
+//! What the simulated engines must reproduce (published tables, a capture of a real engine, the laws
+//! of queues, captured pages, the real server's answers on the wire), and what the load generator
+//! must see over real sockets.
 
 #![expect(
     clippy::unwrap_used,
@@ -8,6 +9,7 @@
     reason = "helpers of tests are not inside of test functions, where these are allowed"
 )]
 
+mod captured;
 mod dcgm;
 mod golden;
 mod published;

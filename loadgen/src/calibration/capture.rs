@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::calibration::StepRow;
-use crate::engine::{Engine, Event, Profile, Rejected, Request, Time, Watch, secs_from_ps};
+use crate::engine::{
+    Engine, Event, FrontendCost as Frontend, Profile, Rejected, Request, Time, Watch, secs_from_ps,
+};
 
 /// All phases of a capture.
 #[derive(Debug, Clone)]
@@ -128,8 +130,35 @@ impl Capture {
     /// Rows for a fit, from the phases meant for it. `kv_tokens` is what the KV cache holds.
     #[must_use]
     pub fn fit_rows(&self, kv_tokens: f64) -> Vec<StepRow> {
-        let fit = self.phases.iter().filter(|phase| phase.name.starts_with("fit/"));
+        let fit = self.phases.iter().filter(|phase| phase.is_to_fit());
         fit.flat_map(|phase| phase.fit_rows(kv_tokens)).collect()
+    }
+
+    /// The API server's costs with which the medians of TTFT of the `fit` phases come nearest, by
+    /// their relative errors; of whole steps of 0.5 ms a request and 0.05 ms a token, up to 10 ms
+    /// and 0.3 ms.
+    ///
+    /// # Errors
+    ///
+    /// When the profile cannot serve one of the requests.
+    pub fn fit_frontend(&self, profile: &Profile) -> Result<Frontend, Rejected> {
+        let (mut best, mut least) = (Frontend::default(), f64::INFINITY);
+        for step in 0..=20_u32 {
+            for token in 0..=6_u32 {
+                let request_ms = vec![(0, 0.5 * f64::from(step))];
+                let frontend = Frontend { request_ms, token_ms: 0.05 * f64::from(token) };
+                let tried = Arc::new(Profile { frontend: frontend.clone(), ..profile.clone() });
+                let mut error = 0.0;
+                for phase in self.phases.iter().filter(|phase| phase.is_to_fit()) {
+                    let (simulated, real) = (phase.simulated(&tried)?, phase.captured());
+                    error += (simulated.ttft_p50_ms / real.ttft_p50_ms).ln().abs();
+                }
+                if error < least {
+                    (best, least) = (frontend, error);
+                }
+            }
+        }
+        Ok(best)
     }
 
     fn phase(&mut self, name: String) -> &mut Phase {
@@ -209,6 +238,11 @@ impl Phase {
             }
         }
         Ok(self.summary(&gauges, ttfts_s))
+    }
+
+    /// Whether a profile is fitted to it; the others judge.
+    fn is_to_fit(&self) -> bool {
+        self.name.starts_with("fit/")
     }
 
     fn summary(&self, gauges: &[(f64, f64, f64)], mut ttfts_s: Vec<f64>) -> Summary {

@@ -37,7 +37,7 @@ fn sigterm_without_a_timeout_ends_requests_with_what_they_have() {
 fn a_queued_stream_ends_with_nothing_but_its_end() {
     let profile = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
     let text = loadgen::engine::Profile::preset_text("tiny-cpu").unwrap();
-    std::fs::write(profile.path(), text.replace("max_num_seqs: 32", "max_num_seqs: 1")).unwrap();
+    std::fs::write(profile.path(), text.replace("max_num_seqs: 16", "max_num_seqs: 1")).unwrap();
     let mut engine = Engine::start(1, &["--profile", profile.path().to_str().unwrap()]);
     let _running = engine.complete(2_000, true);
     engine.wait_for(RUNNING, 1.0);
