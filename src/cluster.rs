@@ -1,9 +1,12 @@
-//! The Kubernetes API as the source of the inventory: ScaledObjects, their targets, their pods.
+//! The Kubernetes API as the source of the inventory: ScaledObjects, their targets, their pods, the
+//! HPAs that KEDA makes of them, and the devices on the nodes.
 //!
 //! Decides nothing, and writes nothing but events ([`events`]).
 //!
 //! **How fresh.** ScaledObjects, Deployments, StatefulSets and pods are watched, one watch a kind
-//! and namespace (or one a kind for all): a change is published 0.1 s after it is seen. `/scale`
+//! and namespace (or one a kind for all): a change is published 0.1 s after it is seen. So are HPAs,
+//! resource claims and nodes, which no answer waits for: where a role does not allow them or a cluster
+//! does not have them, less is known (the HPA's tolerance, claimed devices, the room for more). `/scale`
 //! itself cannot be watched; of a Deployment or StatefulSet its `spec.replicas` and selector are
 //! the same values. Targets of any other kind are read through `/scale` when their pods or their
 //! ScaledObject change, and every 15 s.
@@ -15,8 +18,10 @@
 //! **Memory.** Each object is reduced when it arrives, and the pods of one template share their
 //! labels: 10,000 ScaledObjects with 50,000 pods took 65 MiB, the published inventory included.
 
+mod devices;
 pub mod events;
 mod group;
+mod hpa;
 mod pod;
 mod scale;
 mod scaled_object;
@@ -26,6 +31,7 @@ mod target;
 mod template;
 mod watch;
 mod watched;
+mod workload;
 mod world;
 
 use std::collections::BTreeSet;
@@ -80,6 +86,17 @@ pub const RBAC: &[Permission] = &[
     Permission { api_group: "apps", resource: "deployments", verbs: &["list", "watch"] },
     Permission { api_group: "apps", resource: "statefulsets", verbs: &["list", "watch"] },
     Permission { api_group: "", resource: "pods", verbs: &["list", "watch"] },
+    Permission {
+        api_group: "autoscaling",
+        resource: "horizontalpodautoscalers",
+        verbs: &["list", "watch"],
+    },
+    Permission {
+        api_group: "resource.k8s.io",
+        resource: "resourceclaims",
+        verbs: &["list", "watch"],
+    },
+    Permission { api_group: "", resource: "nodes", verbs: &["list", "watch"] },
     Permission { api_group: "*", resource: "*/scale", verbs: &["get"] },
     Permission { api_group: "events.k8s.io", resource: "events", verbs: &["create", "patch"] },
 ];
@@ -174,7 +191,7 @@ pub async fn run(
     let namespaces: BTreeSet<Arc<str>> =
         options.namespaces.iter().map(|namespace| namespace.as_str().into()).collect();
     let namespaces: Vec<Arc<str>> = namespaces.into_iter().collect();
-    let mut world = world::World::new(namespaces.len().max(1));
+    let mut world = world::World::new(namespaces.len());
     let mut updates = watch::updates(&client, &namespaces);
     let mut scales = scale::Reader::new(client);
     let mut publish_at: Option<Instant> = None;

@@ -6,7 +6,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::decision::{Moment, Phase, Replicas};
+use serde::{Deserialize, Serialize};
+
+use crate::decision::{DEFAULT_TOLERANCE, Moment, Phase, Replicas};
+use crate::hpa::Behavior;
 
 /// Most replicas of a workload that does not say: KEDA's default of `maxReplicaCount`.
 pub const DEFAULT_MAX_REPLICAS: u32 = 100;
@@ -60,6 +63,96 @@ pub struct Workload {
     pub gpus_per_replica: Option<u32>,
     /// Its ScaledObject is paused: KEDA neither asks for it nor scales it.
     pub paused: bool,
+    /// What Kubernetes alone says of it.
+    pub kubernetes: Kubernetes,
+}
+
+/// What Kubernetes alone says of a workload; nothing of it where the configuration describes it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Kubernetes {
+    /// The HPA that KEDA keeps for it, where it has been read.
+    pub hpa: Option<Arc<Hpa>>,
+    /// What else scales the same target, as `Kind/name`.
+    pub rivals: Vec<String>,
+    /// Devices that one replica asks for.
+    pub devices: Arc<Devices>,
+    /// How long a replica takes to start, by those that have.
+    pub start: Option<Start>,
+    /// What holds its ScaledObject.
+    pub pauses: Pauses,
+    /// Who has written the target's replicas last, where that was not through its scale
+    /// subresource, as autoscalers and people do it: a pipeline with a count in its file.
+    pub writer: Option<Arc<str>>,
+}
+
+/// Devices by resource name (`nvidia.com/gpu`, `nvidia.com/mig-1g.10gb`) or, where they are
+/// claimed, by device class (`gpu.nvidia.com`).
+pub type Devices = BTreeMap<Arc<str>, u32>;
+
+/// An HPA as the API server keeps it, which drops a tolerance that its version does not know.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Hpa {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Fewest replicas, at least 1.
+    pub min: u32,
+    /// Most replicas.
+    pub max: u32,
+    /// Its `behavior`, where it has one.
+    pub behavior: Option<Behavior>,
+    /// Whether its `behavior` says the tolerance for steps up. Else the controller's own acts, which
+    /// no API tells: 10 % unless kube-controller-manager was given another.
+    pub says_tolerance_up: bool,
+    /// The same for steps down.
+    pub says_tolerance_down: bool,
+}
+
+impl Hpa {
+    /// The tolerance for a step in this direction, 0..1.
+    #[must_use]
+    pub fn tolerance(&self, up: bool) -> f64 {
+        let rules = self.behavior.as_ref().map(|both| if up { &both.up } else { &both.down });
+        rules.map_or(DEFAULT_TOLERANCE, |rules| rules.tolerance)
+    }
+}
+
+/// The parts of a replica's start: those of one real replica, so that they add up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Start {
+    /// Milliseconds from creation to a place on a node, nodes that have to come first included.
+    pub schedule_ms: u64,
+    /// Milliseconds from there until all containers run: volumes, images, init containers.
+    pub pull_ms: u64,
+    /// Milliseconds from there to ready: weights, compilation, warm-up.
+    pub load_ms: u64,
+}
+
+impl Start {
+    /// Milliseconds from creation to ready.
+    #[must_use]
+    pub fn total_ms(&self) -> u64 {
+        self.schedule_ms.saturating_add(self.pull_ms).saturating_add(self.load_ms)
+    }
+}
+
+/// What holds a ScaledObject.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Pauses {
+    /// It may not be scaled down (annotation `paused-scale-in`).
+    pub scale_in: bool,
+    /// It may not be scaled up (annotation `paused-scale-out`).
+    pub scale_out: bool,
+    /// Its condition `Paused` says the contrary of its annotations.
+    pub is_disputed: bool,
+}
+
+/// Devices of one kind on all nodes that take pods.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Room {
+    /// What the nodes can give in all.
+    pub allocatable: u32,
+    /// What the pods on them ask for; `None` where not all namespaces are read.
+    pub requested: Option<u32>,
 }
 
 /// Who counts a workload's ready replicas.
@@ -112,4 +205,6 @@ pub struct Inventory {
     pub stale_since: Option<Moment>,
     /// The workloads.
     pub workloads: BTreeMap<WorkloadKey, Arc<Workload>>,
+    /// Devices on the nodes, by resource name; empty where nodes may not be read.
+    pub room: BTreeMap<Arc<str>, Room>,
 }

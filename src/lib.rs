@@ -30,7 +30,7 @@
 //! | [`source`] | the wire to engines and Prometheus: deadlines, bounds, escaping, credentials |
 //! | [`inventory`] | what a workload is apart from its metrics: bounds, counts, members |
 //! | [`config`] | the file that describes upstreams and, without a cluster, workloads |
-//! | [`cluster`] | ScaledObjects, their targets and pods, by watches |
+//! | [`cluster`] | ScaledObjects, their targets and pods, the HPAs and the room on the nodes, by watches |
 //! | [`trigger`], [`schedule`] | KEDA's trigger metadata into a policy; the warm schedule |
 //! | [`observe`] | inventory and readings into one observation |
 //! | [`registry`] | every tracked trigger and its published snapshot |
@@ -78,7 +78,8 @@
 //! - A minute that fewer replicas have seen says nothing of the present ones: until they have had
 //!   their own, the level raises on 85 % of the fitted capacity, and the queue as ever.
 //! - A step up that cannot wait is answered one past the HPA's dead band, only where its tolerance
-//!   is known; shadow mode's answer is clamped too.
+//!   is known: read from the HPA itself, since an API server drops what its version does not know;
+//!   shadow mode's answer is clamped too.
 //! - Counts that the Kubernetes API has not kept fresh for 30 s count as not read: they hold.
 //! - Whether an engine that answers is alive is judged in the decision alone, from its counters.
 

@@ -18,6 +18,10 @@ pub struct Around {
     pub schedule_floor: u32,
 }
 
+/// How long an engine may load behind a probe that already says Ready: longer, and its silence is a
+/// fault. Some launchers answer the probe before the weights are there.
+const LOADING_MS: u64 = 600_000;
+
 /// Builds the observation of one tick. `reading` gives the state of a member's metrics by its id.
 pub fn observe(
     workload: &Workload,
@@ -39,11 +43,19 @@ pub fn observe(
             },
         })
         .collect();
+    let refuses = |engine: &Engine| engine.reading == Reading::Missing { why: Why::Refused };
     let replicas = match workload.counted {
-        Counted::ByKubernetes => workload.replicas,
+        Counted::ByKubernetes => {
+            let loads = |engine: &Engine| {
+                engine.phase == Phase::Ready
+                    && refuses(engine)
+                    && engine.ready_ms.is_some_and(|ready_ms| ready_ms < LOADING_MS)
+            };
+            let n_loading = start_those(&mut engines, loads);
+            loading(workload.replicas, n_loading)
+        }
         Counted::ByAnswers => {
-            let loads = |e: &&mut Engine| e.reading == Reading::Missing { why: Why::Refused };
-            engines.iter_mut().filter(loads).for_each(|engine| engine.phase = Phase::Starting);
+            start_those(&mut engines, refuses);
             count_answers(workload.replicas, &engines)
         }
     };
@@ -53,6 +65,26 @@ pub fn observe(
         gpu: around.gpu,
         wake: around.wake,
         schedule_floor: around.schedule_floor,
+    }
+}
+
+/// Counts these engines as starting; how many there are.
+fn start_those(engines: &mut [Engine], are: impl Fn(&Engine) -> bool) -> u32 {
+    let mut n = 0;
+    for engine in engines.iter_mut().filter(|engine| are(engine)) {
+        engine.phase = Phase::Starting;
+        n += 1;
+    }
+    n
+}
+
+/// A pod that is Ready before its engine is, is on its way.
+fn loading(counted: Replicas, n_loading: u32) -> Replicas {
+    let n_loading = n_loading.min(counted.ready);
+    Replicas {
+        ready: counted.ready - n_loading,
+        starting: counted.starting.saturating_add(n_loading),
+        ..counted
     }
 }
 
@@ -67,7 +99,7 @@ fn count_answers(configured: Replicas, engines: &[Engine]) -> Replicas {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inventory::WorkloadKey;
+    use crate::inventory::{Kubernetes, WorkloadKey};
 
     fn member(id: &str, phase: Phase) -> Member {
         Member {
@@ -91,6 +123,7 @@ mod tests {
             counted,
             gpus_per_replica: None,
             paused: false,
+            kubernetes: Kubernetes::default(),
         }
     }
 
@@ -123,6 +156,22 @@ mod tests {
             Moment(0),
         );
         assert_eq!((seen.replicas.spec, seen.replicas.ready), (Some(3), 2));
+    }
+
+    #[test]
+    fn an_engine_that_loads_behind_a_ready_probe_is_on_its_way_and_a_lasting_refusal_is_not() {
+        let silent = |member: &Member| {
+            if &*member.id == "x" { fresh(member) } else { Reading::Missing { why: Why::Refused } }
+        };
+        let members = || vec![member("x", Phase::Ready), member("y", Phase::Ready)];
+        let at = |now_ms| {
+            let workload = workload(Counted::ByKubernetes, members());
+            let seen = observe(&workload, silent, Around::default(), Moment(now_ms));
+            (seen.replicas.ready, seen.replicas.starting, seen.engines[1].phase)
+        };
+        // Ready since the first second.
+        assert_eq!(at(91_000), (1, 1, Phase::Starting));
+        assert_eq!(at(700_000), (2, 0, Phase::Ready));
     }
 
     #[test]

@@ -212,7 +212,7 @@ impl Policy {
             gpus_per_replica: self.gpus_per_replica.or(workload.gpus_per_replica),
             mode: self.mode,
             fallback_replicas: workload.fallback_replicas.filter(|replicas| *replicas >= 1),
-            hpa_tolerance: None,
+            hpa_tolerance: workload.kubernetes.hpa.as_ref().map(|hpa| hpa.tolerance(true)),
             tick_ms: self.source(workload).tick_ms(),
         }
     }

@@ -25,7 +25,7 @@ use tokio::sync::Semaphore;
 pub use access::Access;
 pub use error::Error;
 pub use serve::{END_TIMEOUT, HEADER_TIMEOUT, MAX_CONNECTION_AGE, MAX_CONNECTIONS, serve};
-pub use view::{Asked, Hpa, Member, Page, Snapshot, VoteText, Workload};
+pub use view::{Asked, Cluster, Hpa, Member, Page, Snapshot, VoteText, Workload};
 pub use wake::{Wake, WakeRequests, WakeState};
 
 use access::Intent;

@@ -48,13 +48,14 @@ pub async fn run(
             () = cancel.cancelled() => return,
             _ = ticks.tick() => {}
         }
-        let trackers = registry.trackers();
+        let (trackers, inventory) = (registry.trackers(), registry.inventory());
         told.retain(|key, _| trackers.binary_search_by(|tracker| tracker.key.cmp(key)).is_ok());
         for tracker in trackers.iter().filter(|tracker| tracker.is_listed()) {
             let published = tracker.published.load_full();
             let Some(decision) = &published.decision else { continue };
             let told = told.entry(tracker.key.clone()).or_default();
-            for occurrence in told.news(&published, decision, clock.now()) {
+            let workload = inventory.workloads.get(&tracker.key.workload).map(Arc::as_ref);
+            for occurrence in told.news(&published, decision, workload, clock.now()) {
                 tokio::select! {
                     () = cancel.cancelled() => return,
                     () = writer.write(&tracker.key, occurrence) => {}

@@ -5,9 +5,12 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::sync::Arc;
 
+use super::devices;
 use super::pod::Pod;
 use crate::decision::Phase;
+use crate::inventory::Devices;
 
 /// The same for all pods of one group, and of no other.
 const KEY: &str = "leaderworkerset.sigs.k8s.io/group-key";
@@ -53,7 +56,10 @@ fn as_one(leader: &Pod, group: &[&Pod]) -> Pod {
     let n_ready = group.iter().filter(|pod| pod.member.phase == Phase::Ready).count();
     let is_whole = u32::try_from(n_ready).is_ok_and(|n_ready| n_ready >= leader.group_size);
     let mut one = leader.clone();
-    one.gpus = group.iter().filter_map(|pod| pod.gpus).reduce(u32::saturating_add);
+    let mut devices = Devices::new();
+    group.iter().for_each(|pod| devices::add(&mut devices, &pod.devices));
+    one.devices = Arc::new(devices);
+    one.claims = group.iter().flat_map(|pod| pod.claims.iter().cloned()).collect();
     one.obstacle = group.iter().find_map(|pod| pod.obstacle);
     if leader.member.phase == Phase::Ready && !is_whole {
         // A pod that served and does no more takes the group along; one that is missing or new
@@ -70,8 +76,6 @@ fn as_one(leader: &Pod, group: &[&Pod]) -> Pod {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::super::pod::Obstacle;
     use super::*;
     use crate::decision::Moment;
@@ -86,7 +90,10 @@ mod tests {
             labels: Arc::new(labels.map(|(key, value)| (key.to_owned(), value)).into()),
             member,
             obstacle: None,
-            gpus: Some(8),
+            devices: Arc::new([(devices::GPU_RESOURCE.into(), 8)].into()),
+            claims: Box::default(),
+            node: None,
+            start: None,
             group_size: 2,
         }
     }
@@ -104,7 +111,7 @@ mod tests {
         let ids: Vec<&str> = replicas.iter().map(|pod| &*pod.member.id).collect();
         assert_eq!(ids, ["a-0", "b-0"]);
         for replica in &replicas {
-            assert_eq!((replica.member.phase, replica.gpus), (Ready, Some(16)));
+            assert_eq!((replica.member.phase, devices::whole(&replica.devices)), (Ready, Some(16)));
             assert_eq!(replica.member.ready_at, Some(Moment(1)), "when the last one was ready");
         }
     }

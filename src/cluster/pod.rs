@@ -5,24 +5,23 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{
-    Container, ContainerStatus, Pod as ApiPod, PodCondition, PodSpec, PodStatus,
+    ContainerStatus, Pod as ApiPod, PodCondition, PodSpec, PodStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use super::devices;
 use super::group;
 use super::selector::Labels;
 use crate::decision::{Moment, Phase};
-use crate::inventory::{Endpoint, Member};
+use crate::inventory::{Devices, Endpoint, Member, Start};
 
 /// Restarts before the first readiness from which a pod counts as starting again and again.
 const CRASH_LOOP_RESTARTS: i32 = 3;
 /// A Ready condition that turned false this long after the kubelet took the pod was true before:
 /// the kubelet writes the first one, false, with the start time (kubelet/status).
 const FIRST_CONDITION_MS: u64 = 5_000;
-/// The GPU resource that is counted.
-pub(super) const GPU_RESOURCE: &str = "nvidia.com/gpu";
-/// More GPUs than any node has; a larger request is a mistake and stays unknown.
-const MAX_GPUS: u32 = 1_024;
+/// A start that took longer is no start: a pod that lost its readiness has got it back.
+const LONGEST_START_MS: u64 = 4 * 3_600_000;
 
 /// A pod, reduced to what matters here.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,8 +32,14 @@ pub(super) struct Pod {
     pub(super) member: Member,
     /// Why it is no capacity and will not be soon.
     pub(super) obstacle: Option<Obstacle>,
-    /// GPUs that it asks for.
-    pub(super) gpus: Option<u32>,
+    /// Devices that it asks for, but for those that it claims.
+    pub(super) devices: Arc<Devices>,
+    /// The resource claims that it has.
+    pub(super) claims: Box<[Arc<str>]>,
+    /// The node that it is on.
+    pub(super) node: Option<Arc<str>>,
+    /// How its start went, once it is over.
+    pub(super) start: Option<Start>,
     /// Pods of the group that it belongs to; 1 where it belongs to none.
     pub(super) group_size: u32,
 }
@@ -77,40 +82,44 @@ impl Pod {
                 Phase::Starting | Phase::NotReady => obstacle(status, phase),
                 Phase::Ready | Phase::Terminating => None,
             },
-            gpus: pod.spec.as_ref().and_then(gpus),
+            devices: Arc::new(pod.spec.as_ref().map(devices::of_pod).unwrap_or_default()),
+            claims: claims(pod, status),
+            node: pod.spec.as_ref().and_then(|spec| Some(spec.node_name.as_deref()?.into())),
+            start: ready.filter(|_| phase == Phase::Ready).and_then(|at| start(pod, status, at)),
             group_size: annotation(pod, group::SIZE).and_then(|n| n.parse().ok()).unwrap_or(1),
         })
     }
 }
 
-/// GPUs that a pod asks for, summed over its containers; `None` where it asks for none.
-///
-/// Init containers run before the others on the same devices, so the larger of the two counts;
-/// those that keep running beside the others are summed with them.
-pub(super) fn gpus(spec: &PodSpec) -> Option<u32> {
-    let init = spec.init_containers.as_deref().unwrap_or_default();
-    let stays = |container: &&Container| container.restart_policy.as_deref() == Some("Always");
-    let together: u32 = spec
-        .containers
-        .iter()
-        .chain(init.iter().filter(stays))
-        .map(container_gpus)
-        .fold(0, u32::saturating_add);
-    let largest_init =
-        init.iter().filter(|container| !stays(container)).map(container_gpus).max().unwrap_or(0);
-    Some(together.max(largest_init)).filter(|count| (1..=MAX_GPUS).contains(count))
+/// The names of its claims: given in its spec, or made of a template and named in its status.
+fn claims(pod: &ApiPod, status: &PodStatus) -> Box<[Arc<str>]> {
+    let given = pod.spec.iter().flat_map(|spec| spec.resource_claims.iter().flatten());
+    let given = given.filter_map(|claim| claim.resource_claim_name.as_deref());
+    let made = status.resource_claim_statuses.iter().flatten();
+    let made = made.filter_map(|claim| claim.resource_claim_name.as_deref());
+    given.chain(made).map(Arc::from).collect()
 }
 
-/// A pod template may name the limit alone; the API server takes it for the request.
-fn container_gpus(container: &Container) -> u32 {
-    let Some(resources) = container.resources.as_ref() else {
-        return 0;
+/// The parts of a start, from the times that scheduler and kubelet have written; `None` where one
+/// is missing, or a container has started again, so that its first time is gone.
+fn start(pod: &ApiPod, status: &PodStatus, ready: &PodCondition) -> Option<Start> {
+    let created = moment(pod.metadata.creation_timestamp.as_ref()?);
+    let placed = moment(condition(status, "PodScheduled")?.last_transition_time.as_ref()?);
+    let mut running = None;
+    for container in status.container_statuses.iter().flatten() {
+        if container.restart_count > 0 {
+            return None;
+        }
+        let state = container.state.as_ref()?.running.as_ref()?;
+        running = running.max(Some(moment(state.started_at.as_ref()?)));
+    }
+    let running = running?;
+    let start = Start {
+        schedule_ms: placed.millis_since(created),
+        pull_ms: running.millis_since(placed),
+        load_ms: moment(ready.last_transition_time.as_ref()?).millis_since(running),
     };
-    [resources.requests.as_ref(), resources.limits.as_ref()]
-        .into_iter()
-        .flatten()
-        .find_map(|quantities| quantities.get(GPU_RESOURCE)?.0.parse().ok())
-        .unwrap_or(0)
+    (start.total_ms() <= LONGEST_START_MS).then_some(start)
 }
 
 fn phase(pod: &ApiPod, status: &PodStatus, ready: Option<&PodCondition>) -> Phase {

@@ -9,7 +9,7 @@ use kube::core::DynamicObject;
 use serde::Deserialize;
 
 use super::selector::PodSelector;
-use crate::inventory::{DEFAULT_MAX_REPLICAS, MOST_REPLICAS};
+use crate::inventory::{DEFAULT_MAX_REPLICAS, MOST_REPLICAS, Pauses};
 use crate::trigger::{MAX_BYTES, MAX_TRIGGERS};
 
 /// A ScaledObject, reduced to what matters here.
@@ -29,6 +29,8 @@ pub(super) struct ScaledObject {
     pub(super) pod_selector: Chosen,
     /// KEDA does nothing with it at present.
     pub(super) paused: bool,
+    /// What else its annotations hold.
+    pub(super) pauses: Pauses,
 }
 
 /// Which pods are a workload's replicas.
@@ -152,6 +154,8 @@ impl ScaledObject {
         let fallback = spec.fallback.and_then(|fallback| fallback.replicas).unwrap_or(0);
         let fallback = replicas("fallback.replicas", fallback)?;
         let triggers = external_triggers(spec.triggers.unwrap_or_default())?;
+        let annotations = object.metadata.annotations.as_ref();
+        let paused = is_paused(annotations);
         Ok(ScaledObject {
             target: target_ref(spec.scale_target_ref)?,
             min: replicas("minReplicaCount", spec.min_replica_count.unwrap_or(0))?.min(max),
@@ -159,7 +163,12 @@ impl ScaledObject {
             fallback_replicas: (fallback >= 1).then_some(fallback),
             pod_selector: chosen(&triggers),
             triggers,
-            paused: is_paused(object.metadata.annotations.as_ref()),
+            paused,
+            pauses: Pauses {
+                scale_in: annotated(annotations, "autoscaling.keda.sh/paused-scale-in"),
+                scale_out: annotated(annotations, "autoscaling.keda.sh/paused-scale-out"),
+                is_disputed: condition(&object.data, "Paused").is_some_and(|says| says != paused),
+            },
         })
     }
 }
@@ -178,30 +187,40 @@ fn replicas(field: &'static str, value: i64) -> Result<u32, Error> {
     }
 }
 
-/// KEDA's defaults: no kind is a Deployment, no version is `apps/v1`.
-///
-/// The parts become parts of a path, so that whoever writes a ScaledObject could otherwise make
-/// this process read elsewhere.
 fn target_ref(target: ScaleTargetRef) -> Result<TargetRef, Error> {
     let ScaleTargetRef { name, api_version, kind } = target;
-    let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
-    let is_valid = is_word(&name)
-        && (kind.is_empty() || is_word(&kind))
-        && (group.is_empty() || is_word(group))
-        && (version.is_empty() || is_word(version));
-    if !is_valid {
-        return Err(Error::Target { api_version, kind, name });
+    TargetRef::new(&api_version, &kind, Arc::clone(&name)).ok_or(Error::Target {
+        api_version,
+        kind,
+        name,
+    })
+}
+
+impl TargetRef {
+    /// A target by KEDA's defaults: no kind is a Deployment, no version is `apps/v1`.
+    ///
+    /// The parts become parts of a path, so that whoever writes a ScaledObject could otherwise make
+    /// this process read elsewhere: `None` where they are no names.
+    pub(super) fn new(api_version: &str, kind: &str, name: Arc<str>) -> Option<TargetRef> {
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        let is_valid = is_word(&name)
+            && (kind.is_empty() || is_word(kind))
+            && (group.is_empty() || is_word(group))
+            && (version.is_empty() || is_word(version));
+        if !is_valid {
+            return None;
+        }
+        let in_apps = api_version.is_empty() || group == "apps";
+        let kind = match kind {
+            "" | "Deployment" if in_apps => TargetKind::Deployment,
+            "StatefulSet" if in_apps => TargetKind::StatefulSet,
+            kind => TargetKind::Other {
+                api_version: if in_apps { "apps/v1".into() } else { api_version.into() },
+                kind: if kind.is_empty() { "Deployment".into() } else { kind.into() },
+            },
+        };
+        Some(TargetRef { kind, name })
     }
-    let in_apps = api_version.is_empty() || group == "apps";
-    let kind = match kind.as_str() {
-        "" | "Deployment" if in_apps => TargetKind::Deployment,
-        "StatefulSet" if in_apps => TargetKind::StatefulSet,
-        kind => TargetKind::Other {
-            api_version: if in_apps { "apps/v1".into() } else { api_version.into() },
-            kind: if kind.is_empty() { "Deployment".into() } else { kind.into() },
-        },
-    };
-    Ok(TargetRef { kind, name })
 }
 
 /// Whether a text can be part of a path of the API server's.
@@ -224,16 +243,24 @@ fn external_triggers(triggers: Vec<Trigger>) -> Result<Vec<BTreeMap<String, Stri
     Ok(external)
 }
 
-/// As KEDA judges it (`NeedToBePausedByAnnotation`): any `paused-replicas`, or a `paused` that Go
-/// does not read as false.
+/// As KEDA judges it (`NeedToBePausedByAnnotation`): any `paused-replicas`, or a true `paused`.
 fn is_paused(annotations: Option<&BTreeMap<String, String>>) -> bool {
-    let Some(annotations) = annotations else {
-        return false;
-    };
+    annotations.is_some_and(|all| all.contains_key("autoscaling.keda.sh/paused-replicas"))
+        || annotated(annotations, "autoscaling.keda.sh/paused")
+}
+
+/// An annotation that is there and that Go does not read as false (`getBoolAnnotation`).
+fn annotated(annotations: Option<&BTreeMap<String, String>>, key: &str) -> bool {
     let said_false =
         |value: &String| matches!(value.as_str(), "0" | "f" | "F" | "false" | "False" | "FALSE");
-    annotations.contains_key("autoscaling.keda.sh/paused-replicas")
-        || annotations.get("autoscaling.keda.sh/paused").is_some_and(|value| !said_false(value))
+    annotations.and_then(|all| all.get(key)).is_some_and(|value| !said_false(value))
+}
+
+/// What a condition of the status says, where it is there.
+fn condition(data: &serde_json::Value, kind: &str) -> Option<bool> {
+    let conditions = data["status"]["conditions"].as_array()?;
+    let said = conditions.iter().find(|condition| condition["type"] == kind)?;
+    Some(said["status"] == "True")
 }
 
 #[cfg(test)]
@@ -268,6 +295,7 @@ mod tests {
                 triggers: Vec::new(),
                 pod_selector: Chosen::Target,
                 paused: false,
+                pauses: Pauses::default(),
             }
         );
     }
@@ -376,6 +404,40 @@ mod tests {
             let object = read(json!({"scaleTargetRef": {"name": "llm"}}), annotations.clone());
             assert_eq!(object.unwrap().paused, paused, "{annotations}");
         }
+    }
+
+    #[test]
+    fn each_direction_can_be_paused_alone() {
+        let pauses = |annotations: Value| {
+            let object = read(json!({"scaleTargetRef": {"name": "llm"}}), annotations).unwrap();
+            (object.paused, object.pauses.scale_in, object.pauses.scale_out)
+        };
+        let [scale_in, scale_out] =
+            ["in", "out"].map(|way| format!("autoscaling.keda.sh/paused-scale-{way}"));
+        assert_eq!(pauses(json!({scale_in.clone(): "true"})), (false, true, false));
+        assert_eq!(pauses(json!({scale_out.clone(): "true"})), (false, false, true));
+        assert_eq!(pauses(json!({scale_in: "false", scale_out: "false"})), (false, false, false));
+    }
+
+    #[test]
+    fn f103_a_condition_that_contradicts_the_annotation_is_disputed() {
+        let disputed = |annotation: Option<&str>, condition: Option<&str>| {
+            let annotations =
+                annotation.map_or(json!({}), |it| json!({"autoscaling.keda.sh/paused": it}));
+            let conditions = condition.map(|status| json!({"type": "Paused", "status": status}));
+            let object = json!({
+                "apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject",
+                "metadata": {"name": "so", "namespace": "ns", "annotations": annotations},
+                "spec": {"scaleTargetRef": {"name": "llm"}},
+                "status": {"conditions": Vec::from_iter(conditions)},
+            });
+            let object = ScaledObject::from_object(&serde_json::from_value(object).unwrap());
+            object.unwrap().pauses.is_disputed
+        };
+        assert!(disputed(None, Some("True")));
+        assert!(disputed(Some("true"), Some("False")));
+        assert!(!disputed(None, Some("False")) && !disputed(Some("true"), Some("True")));
+        assert!(!disputed(None, None), "not written yet");
     }
 
     #[test]

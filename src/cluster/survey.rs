@@ -223,6 +223,7 @@ async fn resolve(
     let kind = match target.kind.as_str() {
         "lws" => "leaderworkerset",
         "isvc" => "inferenceservice",
+        "llmisvc" => "llminferenceservice",
         other => other,
     };
     let discovery = Discovery::new(client.clone()).run_aggregated().await;
@@ -332,7 +333,7 @@ async fn cluster_gpus(client: &kube::Client) -> Option<u32> {
     }
     let of_node = |node: Node| {
         let allocatable = node.status?.allocatable?;
-        allocatable.get(super::pod::GPU_RESOURCE)?.0.parse::<u32>().ok()
+        allocatable.get(super::devices::GPU_RESOURCE)?.0.parse::<u32>().ok()
     };
     Some(nodes.items.into_iter().filter_map(of_node).fold(0, u32::saturating_add))
 }

@@ -2,11 +2,16 @@
 //!
 //! Pure; a count that is missing or impossible stays unknown.
 
+use std::sync::Arc;
+
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentStatus, StatefulSet};
 use k8s_openapi::api::autoscaling::v1::Scale;
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::pod;
+use super::devices;
 use super::selector::PodSelector;
+use crate::inventory::Devices;
 
 /// A scale target, reduced to what matters here.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -17,8 +22,12 @@ pub(super) struct Target {
     pub(super) rollout: bool,
     /// Its pods; `None` when it names none.
     pub(super) selector: Option<PodSelector>,
-    /// GPUs that its pod template asks for.
-    pub(super) gpus: Option<u32>,
+    /// Devices that its pod template asks for, but for those that it claims.
+    pub(super) devices: Arc<Devices>,
+    /// Pods cannot be created, as by a quota: those that are missing will not come soon.
+    pub(super) is_refused: bool,
+    /// Who wrote its replicas last, where that was not through the scale subresource.
+    pub(super) writer: Option<Arc<str>>,
 }
 
 impl Target {
@@ -33,7 +42,9 @@ impl Target {
                 status.and_then(|status| status.observed_generation),
             ) || status.is_some_and(rolls_out),
             selector: PodSelector::from_object(&spec.selector),
-            gpus: spec.template.spec.as_ref().and_then(pod::gpus),
+            devices: of_template(&spec.template),
+            is_refused: status.is_some_and(is_refused),
+            writer: writer(&deployment.metadata),
         })
     }
 
@@ -62,7 +73,9 @@ impl Target {
                     status.and_then(|status| status.observed_generation),
                 ),
             selector: PodSelector::from_object(&spec.selector),
-            gpus: spec.template.spec.as_ref().and_then(pod::gpus),
+            devices: of_template(&spec.template),
+            is_refused: false,
+            writer: writer(&set.metadata),
         })
     }
 
@@ -74,9 +87,33 @@ impl Target {
             spec: scale.spec.as_ref().and_then(|spec| known(spec.replicas.unwrap_or(0))),
             rollout: false,
             selector: selector.and_then(PodSelector::from_text),
-            gpus: None,
+            ..Target::default()
         }
     }
+}
+
+fn of_template(template: &PodTemplateSpec) -> Arc<Devices> {
+    Arc::new(template.spec.as_ref().map(devices::of_pod).unwrap_or_default())
+}
+
+/// Whether the API server refuses pods of this Deployment, by a quota above all.
+fn is_refused(status: &DeploymentStatus) -> bool {
+    status.conditions.iter().flatten().any(|condition| {
+        condition.type_ == "ReplicaFailure"
+            && condition.status == "True"
+            && condition.reason.as_deref() == Some("FailedCreate")
+    })
+}
+
+/// The manager of `spec.replicas` that does not go through `/scale`: the HPA, KEDA and `kubectl scale`
+/// do, so it is a file that somebody applies.
+fn writer(metadata: &ObjectMeta) -> Option<Arc<str>> {
+    let managers = metadata.managed_fields.iter().flatten();
+    let owns = |fields: &serde_json::Value| fields.pointer("/f:spec/f:replicas").is_some();
+    managers
+        .filter(|entry| entry.subresource.as_deref() != Some("scale"))
+        .find(|entry| entry.fields_v1.as_ref().is_some_and(|fields| owns(&fields.0)))
+        .and_then(|entry| Some(entry.manager.as_deref()?.into()))
 }
 
 /// The API server's default is one replica.
@@ -143,9 +180,50 @@ mod tests {
     fn a_deployment_gives_its_replicas_selector_and_gpus() {
         let target = deployment(json!(3), 1, json!({"observedGeneration": 1}));
         assert_eq!(target.spec, Some(3));
-        assert_eq!(target.gpus, Some(4));
+        assert_eq!(devices::whole(&target.devices), Some(4));
         assert_eq!(target.selector, PodSelector::from_text("app=llm"));
         assert!(!target.rollout);
+    }
+
+    #[test]
+    fn a_quota_that_refuses_pods_is_seen_and_a_slow_rollout_is_not_one() {
+        let refused = |kind: &str, status: &str, reason: &str| {
+            let condition = json!({"type": kind, "status": status, "reason": reason,
+                "message": "pods \"llm-0\" is forbidden: exceeded quota: gpus"});
+            deployment(json!(8), 1, json!({"observedGeneration": 1, "conditions": [condition]}))
+                .is_refused
+        };
+        assert!(refused("ReplicaFailure", "True", "FailedCreate"));
+        assert!(!refused("ReplicaFailure", "False", "FailedCreate"));
+        assert!(!refused("Progressing", "True", "ReplicaSetUpdated"));
+    }
+
+    #[test]
+    fn the_writer_of_the_count_is_the_one_beside_the_scale_subresource() {
+        let written = |entries: Value| {
+            let object = json!({"metadata": {"name": "llm", "managedFields": entries},
+                "spec": {"selector": {"matchLabels": {"app": "llm"}}, "template": {}}});
+            let read = Target::from_deployment(&serde_json::from_value(object).unwrap());
+            read.unwrap().writer
+        };
+        let entry = |manager: &str, subresource: &str, fields: Value| {
+            json!({"manager": manager, "subresource": subresource, "fieldsV1": fields,
+                "fieldsType": "FieldsV1", "apiVersion": "apps/v1", "operation": "Apply"})
+        };
+        let count = json!({"f:spec": {"f:replicas": {}}});
+        let other = json!({"f:spec": {"f:template": {}}});
+        let argo = "argocd-controller";
+        let by_argo = written(json!([
+            entry("kube-controller-manager", "status", other.clone()),
+            entry(argo, "", count.clone())
+        ]));
+        assert_eq!(by_argo.as_deref(), Some(argo));
+        let by_hpa = written(json!([
+            entry("kube-controller-manager", "scale", count),
+            entry(argo, "", other)
+        ]));
+        assert_eq!(by_hpa, None);
+        assert_eq!(written(json!(null)), None);
     }
 
     #[test]

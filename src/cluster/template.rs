@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{Container, PodSpec, PodTemplateSpec};
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use super::pod;
+use super::{devices, pod};
 
 /// What the pods of one replica say.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -15,6 +15,8 @@ pub struct PodFacts {
     pub pods: u32,
     /// GPUs that one replica asks for, over all its pods.
     pub gpus: Option<u32>,
+    /// It asks for slices of GPUs, which no number of whole ones tells.
+    pub asks_for_slices: bool,
     /// It claims devices through resource claims, whose number a template does not say.
     pub claims_devices: bool,
     /// Where the pods declare their metrics port, so that the scaler finds it by itself.
@@ -30,12 +32,14 @@ impl PodFacts {
     pub(super) fn of(template: &PodTemplateSpec) -> PodFacts {
         let no_spec = PodSpec::default();
         let spec = template.spec.as_ref().unwrap_or(&no_spec);
+        let asked = devices::of_pod(spec);
         let annotations = template.metadata.as_ref().and_then(|meta| meta.annotations.as_ref());
         let mut engines = spec.containers.iter().filter_map(|c| Some((c, family(c)?)));
         let engine = engines.next();
         PodFacts {
             pods: 1,
-            gpus: pod::gpus(spec),
+            gpus: devices::whole(&asked),
+            asks_for_slices: asked.keys().any(|name| devices::is_slice(name)),
             claims_devices: spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()),
             declared_port: pod::declared_port(annotations, Some(spec)),
             likely_port: engine.and_then(|(container, _)| port_argument(container)).or_else(|| {
@@ -57,7 +61,41 @@ pub(super) fn of(object: &Value) -> Option<PodFacts> {
         let leader = group.get("leaderTemplate").and_then(read);
         return Some(of_group(leader.as_ref().unwrap_or(&worker), &worker, size.max(1)));
     }
+    if let Some(facts) = of_kserve(&object["spec"]) {
+        return Some(facts);
+    }
     read(object.pointer("/spec/template")?).map(|template| PodFacts::of(&template))
+}
+
+/// KServe's kinds have pod specs in the place of templates: an LLMInferenceService `template` and
+/// `worker`, an InferenceService `predictor`, whose `model` is a container.
+fn of_kserve(spec: &Value) -> Option<PodFacts> {
+    let template = |pod: PodSpec| PodTemplateSpec { metadata: None, spec: Some(pod) };
+    let read = |pod: &Value| {
+        pod.get("containers")?;
+        PodSpec::deserialize(pod).ok().map(template)
+    };
+    if let Some(leader) = read(&spec["template"]) {
+        let worker = read(&spec["worker"]);
+        return Some(worker.map_or_else(
+            || PodFacts::of(&leader),
+            |worker| of_group(&leader, &worker, pods_of(&spec["parallelism"])),
+        ));
+    }
+    let predictor = &spec["predictor"];
+    let model = predictor.get("model").and_then(|model| Container::deserialize(model).ok());
+    let of_model = |model| template(PodSpec { containers: vec![model], ..PodSpec::default() });
+    read(predictor).or_else(|| model.map(of_model)).map(|template| PodFacts::of(&template))
+}
+
+/// Pods of one replica: as many as the pipeline has stages, or as the data-parallel ranks take.
+fn pods_of(parallelism: &Value) -> u32 {
+    let count = |key: &str| parallelism[key].as_u64().and_then(|count| u32::try_from(count).ok());
+    let by_ranks = count("data").zip(count("dataLocal").filter(|local| *local > 0));
+    count("pipeline")
+        .or_else(|| by_ranks.map(|(all, local)| all.div_ceil(local)))
+        .unwrap_or(1)
+        .max(1)
 }
 
 /// The leader speaks for its group; GPUs are those of all its pods.
@@ -169,10 +207,33 @@ mod tests {
     }
 
     #[test]
+    fn kserves_kinds_are_read_where_they_say_something() {
+        let pod = |gpus: u32| {
+            json!({"containers": [{"name": "main", "image": "vllm/vllm-openai:v0.32.0",
+                "resources": {"limits": {"nvidia.com/gpu": gpus.to_string()}}}]})
+        };
+        let read = |spec: Value| {
+            let facts = of(&json!({"spec": spec})).unwrap();
+            (facts.pods, facts.gpus, facts.engine)
+        };
+        assert_eq!(read(json!({"template": pod(2)})), (1, Some(2), Some("vllm")));
+        let pipeline =
+            json!({"template": pod(8), "worker": pod(8), "parallelism": {"pipeline": 2}});
+        assert_eq!(read(pipeline), (2, Some(16), Some("vllm")));
+        let ranks = json!({"data": 8, "dataLocal": 2});
+        let ranks = json!({"template": pod(4), "worker": pod(4), "parallelism": ranks});
+        assert_eq!(read(ranks), (4, Some(16), Some("vllm")));
+        let model = json!({"predictor": {"model": {"modelFormat": {"name": "vllm"},
+            "args": ["--port=9000"], "resources": {"limits": {"nvidia.com/gpu": "4"}}}}});
+        assert_eq!(read(model), (1, Some(4), None));
+    }
+
+    #[test]
     fn claims_are_seen_and_an_object_without_a_template_is_unknown() {
         let claims = json!({"containers": [], "resourceClaims": [{"name": "gpu"}]});
         assert!(facts(claims).claims_devices);
         assert_eq!(of(&json!({"spec": {"predictor": {}}})), None);
+        assert_eq!(of(&json!({"spec": {"model": {"uri": "hf://m"}}})), None, "all by its config");
         assert_eq!(of(&json!({})), None);
     }
 }

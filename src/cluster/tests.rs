@@ -15,6 +15,9 @@ const OBJECTS: &str = "/apis/keda.sh/v1alpha1/scaledobjects";
 const DEPLOYMENTS: &str = "/apis/apps/v1/deployments";
 const STATEFUL_SETS: &str = "/apis/apps/v1/statefulsets";
 const PODS: &str = "/api/v1/pods";
+const HPAS: &str = "/apis/autoscaling/v2/horizontalpodautoscalers";
+const CLAIMS: &str = "/apis/resource.k8s.io/v1/resourceclaims";
+const NODES: &str = "/api/v1/nodes";
 const ALL: [&str; 4] = [OBJECTS, DEPLOYMENTS, STATEFUL_SETS, PODS];
 
 /// A running source; it is cancelled when dropped.
@@ -261,7 +264,8 @@ async fn rbac_is_exactly_what_is_asked_for() {
     let mut source = Running::start(&api, &[]);
     source.until_workload(|workload| workload.replicas.spec == Some(1)).await;
     let all_watched = async {
-        while ALL.iter().any(|path| api.count("watch", path) == 0) {
+        let extras = [HPAS, CLAIMS, NODES];
+        while ALL.iter().chain(&extras).any(|path| api.count("watch", path) == 0) {
             tokio::task::yield_now().await;
         }
     };
@@ -283,6 +287,7 @@ async fn rbac_is_exactly_what_is_asked_for() {
                 ("", resource) => format!("/api/v1/{resource}"),
                 ("keda.sh", resource) => format!("/apis/keda.sh/v1alpha1/{resource}"),
                 ("*", "*/scale") => scale.to_owned(),
+                ("autoscaling", resource) => format!("/apis/autoscaling/v2/{resource}"),
                 (group, resource) => format!("/apis/{group}/v1/{resource}"),
             };
             (verb, path)

@@ -1,4 +1,5 @@
-//! The watches: one stream of small steps from ScaledObjects, Deployments, StatefulSets and pods.
+//! The watches: one stream of small steps from ScaledObjects, Deployments, StatefulSets, pods, HPAs,
+//! resource claims and nodes.
 //!
 //! Keeps no state of the objects and never ends for a failed read; reading on is the client
 //! library's, at its own backoff.
@@ -9,7 +10,9 @@ use std::time::Duration;
 
 use futures_util::stream::{self, BoxStream, SelectAll, Stream, StreamExt as _};
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
-use k8s_openapi::api::core::v1::Pod as ApiPod;
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
+use k8s_openapi::api::core::v1::{Node as ApiNode, Pod as ApiPod};
+use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind};
 use kube::core::{NamespaceResourceScope, Resource};
 use kube::runtime::utils::Backoff as _;
@@ -18,9 +21,12 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 use tracing::warn;
 
+use super::devices::{self, Node};
+use super::hpa::Autoscaler;
 use super::pod::Pod;
 use super::scaled_object::ScaledObject;
 use super::target::Target;
+use crate::inventory::Devices;
 
 /// Objects of one page of a list. A pod is some 10 KiB of JSON, so a page stays near 2.5 MiB.
 const PAGE_SIZE: u32 = 250;
@@ -30,6 +36,9 @@ const WATCH_TIMEOUT_S: u32 = 60;
 /// Longest pause between two tries. The client library's own limit of 30 s is made for many
 /// clients; here a handful of watches hold what every answer stands on.
 const MAX_PAUSE: Duration = Duration::from_secs(5);
+/// The same for what no answer stands on, which a role may not allow or a cluster not have: the
+/// client library's own.
+const MAX_PAUSE_OF_EXTRAS: Duration = Duration::from_secs(30);
 /// A watch that was resumed after a failure, and has not failed again for this long, stands: a
 /// refused connection fails at once, one without answer within `CONNECT_TIMEOUT`.
 const PROVEN_AFTER: Duration = Duration::from_secs(10);
@@ -57,6 +66,12 @@ pub(super) enum Change {
     StatefulSet(Step<Target>),
     /// A pod.
     Pod(Step<Pod>),
+    /// An HPA.
+    Hpa(Step<Autoscaler>),
+    /// A resource claim, by the devices in it.
+    Claim(Step<Arc<Devices>>),
+    /// A node; nodes are of no namespace, and come with scope 0.
+    Node(Step<Node>),
 }
 
 /// A step of a watch, its object reduced.
@@ -81,34 +96,46 @@ pub(super) fn updates(
     client: &kube::Client,
     namespaces: &[Arc<str>],
 ) -> SelectAll<BoxStream<'static, Update>> {
+    let nodes = Api::<ApiNode>::all(client.clone());
+    let nodes = steps(nodes, Node::from_object, MAX_PAUSE_OF_EXTRAS)
+        .map(|step| Update { scope: 0, change: Change::Node(step) });
+    let mut all = stream::select_all([nodes.boxed()]);
     if namespaces.is_empty() {
-        return stream::select_all(scope_updates(0, client, None));
+        all.extend(scope_updates(0, client, None));
     }
-    stream::select_all(
-        namespaces
-            .iter()
-            .enumerate()
-            .flat_map(|(scope, namespace)| scope_updates(scope, client, Some(namespace))),
-    )
+    for (scope, namespace) in namespaces.iter().enumerate() {
+        all.extend(scope_updates(scope, client, Some(namespace)));
+    }
+    all
 }
 
 fn scope_updates(
     scope: usize,
     client: &kube::Client,
     namespace: Option<&str>,
-) -> [BoxStream<'static, Update>; 4] {
+) -> [BoxStream<'static, Update>; 6] {
     [
-        steps(scaled_objects(client, namespace), read_scaled_object)
+        steps(scaled_objects(client, namespace), read_scaled_object, MAX_PAUSE)
             .map(move |step| Update { scope, change: Change::ScaledObject(step) })
             .boxed(),
-        steps(api::<Deployment>(client, namespace), Target::from_deployment)
+        steps(api::<Deployment>(client, namespace), Target::from_deployment, MAX_PAUSE)
             .map(move |step| Update { scope, change: Change::Deployment(step) })
             .boxed(),
-        steps(api::<StatefulSet>(client, namespace), Target::from_stateful_set)
+        steps(api::<StatefulSet>(client, namespace), Target::from_stateful_set, MAX_PAUSE)
             .map(move |step| Update { scope, change: Change::StatefulSet(step) })
             .boxed(),
-        steps(api::<ApiPod>(client, namespace), Pod::from_object)
+        steps(api::<ApiPod>(client, namespace), Pod::from_object, MAX_PAUSE)
             .map(move |step| Update { scope, change: Change::Pod(step) })
+            .boxed(),
+        steps(
+            api::<HorizontalPodAutoscaler>(client, namespace),
+            Autoscaler::from_object,
+            MAX_PAUSE_OF_EXTRAS,
+        )
+        .map(move |step| Update { scope, change: Change::Hpa(step) })
+        .boxed(),
+        steps(api::<ResourceClaim>(client, namespace), devices::of_claim, MAX_PAUSE_OF_EXTRAS)
+            .map(move |step| Update { scope, change: Change::Claim(step) })
             .boxed(),
     ]
 }
@@ -149,7 +176,11 @@ fn read_scaled_object(object: &DynamicObject) -> Option<ScaledObject> {
     }
 }
 
-fn steps<K, T>(api: Api<K>, read: fn(&K) -> Option<T>) -> impl Stream<Item = Step<T>> + Send
+fn steps<K, T>(
+    api: Api<K>,
+    read: fn(&K) -> Option<T>,
+    max_pause: Duration,
+) -> impl Stream<Item = Step<T>> + Send
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
     T: Send + 'static,
@@ -158,6 +189,7 @@ where
     let follow = Follow {
         events: watcher::watcher(api, config).boxed(),
         backoff: DefaultBackoff::default(),
+        max_pause,
         pause: None,
         proven_at: None,
     };
@@ -171,6 +203,7 @@ where
 struct Follow<K> {
     events: BoxStream<'static, watcher::Result<Event<K>>>,
     backoff: DefaultBackoff,
+    max_pause: Duration,
     /// How long to wait before the next try, after a failure.
     pause: Option<Duration>,
     /// When a watch that was resumed after a failure counts as standing.
@@ -211,7 +244,7 @@ impl<K: Resource> Follow<K> {
                     // The server answers again and only wants a new list: nothing to spare it.
                     self.backoff.reset();
                 }
-                self.pause = self.backoff.next().map(|pause| pause.min(MAX_PAUSE));
+                self.pause = self.backoff.next().map(|pause| pause.min(self.max_pause));
                 Step::Failed(error)
             }
         })
@@ -234,6 +267,7 @@ mod tests {
         Follow {
             events: stream::iter(events).chain(stream::pending()).boxed(),
             backoff: DefaultBackoff::default(),
+            max_pause: MAX_PAUSE,
             pause: None,
             proven_at: None,
         }

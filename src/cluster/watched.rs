@@ -97,6 +97,11 @@ impl<T: PartialEq> Watched<T> {
         self.by_namespace.get(namespace).into_iter().flatten()
     }
 
+    /// All objects.
+    pub(super) fn all(&self) -> impl Iterator<Item = &T> {
+        self.by_namespace.values().flat_map(BTreeMap::values)
+    }
+
     fn keys(&self) -> impl Iterator<Item = ObjectKey> {
         self.by_namespace.iter().flat_map(|(namespace, objects)| {
             objects.keys().map(|name| (Arc::clone(namespace), Arc::clone(name)))

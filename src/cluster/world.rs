@@ -2,24 +2,32 @@
 //!
 //! Does no IO and reads no clock. A publication costs what the changed namespaces hold.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::hash::Hash;
 use std::sync::Arc;
 
+use super::devices::{self, Node};
 use super::group::Groups;
-use super::pod::{Obstacle, Pod};
+use super::hpa::Autoscaler;
+use super::pod::Pod;
 use super::scaled_object::{Chosen, ScaledObject, TargetKind, TargetRef};
 use super::selector::{Labels, PodSelector};
 use super::target::Target;
 use super::watch::{Change, Step, Update};
 use super::watched::Watched;
-use crate::decision::{Moment, Phase, Replicas};
-use crate::inventory::{Counted, Inventory, Workload, WorkloadKey};
+use super::workload::{self, Parts, Scaler};
+use crate::decision::Moment;
+use crate::inventory::{Devices, Inventory, Room, Workload, WorkloadKey};
 
 /// What was read, by watched namespace, and what was made of it.
 #[derive(Debug)]
 pub(super) struct World {
     scopes: Vec<Scope>,
+    nodes: Watched<Node>,
+    /// Whether all namespaces are watched, so that every pod on a node is known.
+    is_whole: bool,
+    /// Nodes or pods have changed since the devices were counted.
+    room_is_old: bool,
     published: Arc<Inventory>,
 }
 
@@ -44,18 +52,30 @@ pub(super) struct WantedScales {
 }
 
 impl World {
-    /// Nothing read yet, from this many watched namespaces.
-    pub(super) fn new(n_scopes: usize) -> World {
+    /// Nothing read yet, from this many namespaces; with none all are watched as one.
+    pub(super) fn new(n_namespaces: usize) -> World {
         World {
-            scopes: (0..n_scopes).map(|_index| Scope::new()).collect(),
+            scopes: (0..n_namespaces.max(1)).map(|_index| Scope::new()).collect(),
+            nodes: Watched::new("nodes"),
+            is_whole: n_namespaces == 0,
+            room_is_old: false,
             published: Arc::default(),
         }
     }
 
     /// Takes one step of a watch.
     pub(super) fn apply(&mut self, update: Update, now: Moment) {
-        if let Some(scope) = self.scopes.get_mut(update.scope) {
-            scope.apply(update.change, now);
+        match update.change {
+            Change::Node(step) => {
+                let room_is_old = &mut self.room_is_old;
+                self.nodes.apply(step, now, |_no_namespace| *room_is_old = true);
+            }
+            change => {
+                self.room_is_old |= matches!(change, Change::Pod(_)) && self.is_whole;
+                if let Some(scope) = self.scopes.get_mut(update.scope) {
+                    scope.apply(change, now);
+                }
+            }
         }
     }
 
@@ -86,6 +106,7 @@ impl World {
     /// Whether a rebuild could make a different inventory.
     pub(super) fn is_changed(&self) -> bool {
         self.scopes.iter().any(|scope| scope.was_listed() && !scope.changed.is_empty())
+            || (self.room_is_old && self.nodes.was_listed())
             || self.is_synced() != self.published.synced
             || self.stale_since() != self.published.stale_since
     }
@@ -104,11 +125,16 @@ impl World {
             }
             for namespace in std::mem::take(&mut scope.changed) {
                 let targets = scope.keep_scales(&namespace);
-                let built = scope.workloads(&namespace);
+                let built = scope.workloads(&namespace, &inventory.workloads);
                 is_different |= replace(&mut inventory.workloads, &namespace, built);
                 wanted.push(WantedScales { scope: index, namespace, targets });
             }
-            scope.labels.retain(|labels| Arc::strong_count(labels) > 1);
+            scope.forget_unused();
+        }
+        if std::mem::take(&mut self.room_is_old) {
+            let room = self.room();
+            is_different |= room != inventory.room;
+            inventory.room = room;
         }
         inventory.synced = self.is_synced();
         inventory.stale_since = self.stale_since();
@@ -116,6 +142,11 @@ impl World {
             || inventory.stale_since != self.published.stale_since;
         self.published = Arc::new(inventory);
         Rebuilt { inventory: is_different.then(|| Arc::clone(&self.published)), scales: wanted }
+    }
+
+    fn room(&self) -> BTreeMap<Arc<str>, Room> {
+        let pods = self.is_whole.then(|| self.scopes.iter().flat_map(|scope| scope.pods.all()));
+        devices::room(self.nodes.of(""), pods)
     }
 
     fn is_synced(&self) -> bool {
@@ -134,10 +165,17 @@ struct Scope {
     deployments: Watched<Target>,
     stateful_sets: Watched<Target>,
     pods: Watched<Pod>,
+    /// HPAs and resource claims tell more of a workload, and none waits for them: a role may not allow
+    /// them, and a cluster need not have claims.
+    hpas: Watched<Autoscaler>,
+    claims: Watched<Arc<Devices>>,
     /// Targets of other kinds as last read, by namespace; only those that are needed.
     scales: HashMap<Arc<str>, HashMap<TargetRef, Target>>,
-    /// The label sets in use, so that all pods of one template share one.
+    /// The label sets, device counts and node names in use, so that all pods of one template or node
+    /// share one.
     labels: HashSet<Arc<Labels>>,
+    devices: HashSet<Arc<Devices>>,
+    nodes: HashSet<Arc<str>>,
     /// Namespaces whose workloads have to be built anew.
     changed: BTreeSet<Arc<str>>,
 }
@@ -149,8 +187,12 @@ impl Scope {
             deployments: Watched::new("Deployments"),
             stateful_sets: Watched::new("StatefulSets"),
             pods: Watched::new("pods"),
+            hpas: Watched::new("HPAs"),
+            claims: Watched::new("resource claims"),
             scales: HashMap::new(),
             labels: HashSet::new(),
+            devices: HashSet::new(),
+            nodes: HashSet::new(),
             changed: BTreeSet::new(),
         }
     }
@@ -165,10 +207,18 @@ impl Scope {
             Change::StatefulSet(step) => self.stateful_sets.apply(step, now, changed),
             Change::Pod(mut step) => {
                 if let Step::Put(_, pod) = &mut step {
-                    pod.labels = shared(&mut self.labels, &pod.labels);
+                    share(&mut self.labels, &mut pod.labels);
+                    share(&mut self.devices, &mut pod.devices);
+                    if let Some(node) = &mut pod.node {
+                        share(&mut self.nodes, node);
+                    }
                 }
                 self.pods.apply(step, now, changed);
             }
+            Change::Hpa(step) => self.hpas.apply(step, now, changed),
+            Change::Claim(step) => self.claims.apply(step, now, changed),
+            // Nodes are of no scope.
+            Change::Node(_) => {}
         }
     }
 
@@ -190,6 +240,12 @@ impl Scope {
         .flatten()
     }
 
+    fn forget_unused(&mut self) {
+        self.labels.retain(|labels| Arc::strong_count(labels) > 1);
+        self.devices.retain(|devices| Arc::strong_count(devices) > 1);
+        self.nodes.retain(|node| Arc::strong_count(node) > 1);
+    }
+
     /// The scale subresources that a namespace needs; forgets the others.
     fn keep_scales(&mut self, namespace: &Arc<str>) -> BTreeSet<TargetRef> {
         let needed: BTreeSet<TargetRef> = self
@@ -208,8 +264,12 @@ impl Scope {
         needed
     }
 
-    /// The workloads of a namespace, ordered by name.
-    fn workloads(&self, namespace: &Arc<str>) -> Vec<Workload> {
+    /// The workloads of a namespace, ordered by name; `known` are the published ones.
+    fn workloads(
+        &self,
+        namespace: &Arc<str>,
+        known: &BTreeMap<WorkloadKey, Arc<Workload>>,
+    ) -> Vec<Workload> {
         let objects: Vec<_> = self.scaled_objects.of(namespace).collect();
         let targets: Vec<_> =
             objects.iter().map(|(_, object)| self.target(namespace, &object.target)).collect();
@@ -224,15 +284,31 @@ impl Scope {
         let all = || self.pods.of(namespace).map(|(_, pod)| pod);
         let groups = Groups::among(all());
         let pods = assign(&selectors, all()).into_iter().map(|chosen| groups.replicas(chosen));
+        let scalers = self.scalers(namespace);
         objects
-            .into_iter()
+            .iter()
             .zip(targets)
             .zip(pods)
             .map(|(((name, object), target), pods)| {
                 let key = WorkloadKey { namespace: Arc::clone(namespace), name: Arc::clone(name) };
-                workload(key, object, target, &pods)
+                let start = known.get(&key).and_then(|known| known.kubernetes.start);
+                let scalers = scalers.get(&object.target).map_or(&[][..], Vec::as_slice);
+                let claim = |name: &str| self.claims.get(namespace, name);
+                workload::build(key, &Parts { object, target, pods: &pods, scalers, start }, claim)
             })
             .collect()
+    }
+
+    /// Whatever scales each target of a namespace.
+    fn scalers(&self, namespace: &str) -> HashMap<&TargetRef, Vec<Scaler<'_>>> {
+        let mut scalers: HashMap<&TargetRef, Vec<Scaler<'_>>> = HashMap::new();
+        for (name, object) in self.scaled_objects.of(namespace) {
+            scalers.entry(&object.target).or_default().push(Scaler::ScaledObject(name));
+        }
+        for (_, autoscaler) in self.hpas.of(namespace) {
+            scalers.entry(&autoscaler.target).or_default().push(Scaler::Hpa(autoscaler));
+        }
+        scalers
     }
 
     fn target(&self, namespace: &str, target: &TargetRef) -> Option<&Target> {
@@ -244,13 +320,12 @@ impl Scope {
     }
 }
 
-/// The set's own copy of these labels.
-fn shared(known: &mut HashSet<Arc<Labels>>, labels: &Arc<Labels>) -> Arc<Labels> {
-    if let Some(known) = known.get(labels) {
-        return Arc::clone(known);
+/// Puts the set's own copy of a value in the place of the value.
+fn share<T: ?Sized + Eq + Hash>(known: &mut HashSet<Arc<T>>, value: &mut Arc<T>) {
+    match known.get(&**value) {
+        Some(own) => *value = Arc::clone(own),
+        None => drop(known.insert(Arc::clone(value))),
     }
-    known.insert(Arc::clone(labels));
-    Arc::clone(labels)
 }
 
 /// The pods of each selector, in the order in which they come.
@@ -283,59 +358,6 @@ fn assign<'a>(
         }
     }
     assigned
-}
-
-fn workload(
-    key: WorkloadKey,
-    object: &ScaledObject,
-    target: Option<&Target>,
-    pods: &[Cow<'_, Pod>],
-) -> Workload {
-    Workload {
-        key,
-        min: object.min,
-        max: object.max,
-        fallback_replicas: object.fallback_replicas,
-        triggers: object.triggers.clone(),
-        replicas: replicas(target, pods),
-        members: pods.iter().map(|pod| pod.member.clone()).collect(),
-        counted: Counted::ByKubernetes,
-        gpus_per_replica: target
-            .and_then(|target| target.gpus)
-            .or_else(|| pods.iter().find_map(|pod| pod.gpus)),
-        paused: object.paused,
-    }
-}
-
-/// Counts a target's pods.
-///
-/// Ready pods beyond `spec` are surge, or about to go: no capacity. What of `spec` is neither
-/// ready nor known to be no capacity is on its way, whether its pod exists yet or not.
-fn replicas(target: Option<&Target>, pods: &[Cow<'_, Pod>]) -> Replicas {
-    let count = |is: fn(&Pod) -> bool| {
-        u32::try_from(pods.iter().filter(|pod| is(pod)).count()).unwrap_or(u32::MAX)
-    };
-    let spec = target.and_then(|target| target.spec);
-    let ready_pods = count(|pod| pod.member.phase == Phase::Ready);
-    let ready = spec.map_or(ready_pods, |spec| ready_pods.min(spec));
-    let terminating = count(|pod| pod.member.phase == Phase::Terminating);
-    let unschedulable = count(|pod| pod.obstacle == Some(Obstacle::Unschedulable));
-    let crash_looping = count(|pod| pod.obstacle == Some(Obstacle::CrashLooping));
-    let present = count(|pod| pod.member.phase != Phase::Terminating);
-    let starting = spec
-        .unwrap_or(present)
-        .saturating_sub(ready)
-        .saturating_sub(unschedulable)
-        .saturating_sub(crash_looping);
-    Replicas {
-        spec,
-        ready,
-        starting,
-        terminating,
-        unschedulable,
-        crash_looping,
-        rollout: target.is_some_and(|target| target.rollout),
-    }
 }
 
 /// Puts a namespace's workloads in the place of its former ones, keeping those that are the same;

@@ -33,8 +33,8 @@ pub struct Spec {
     pub mode: Mode,
     /// Replicas of the ScaledObject's `fallback`, where that is at least 1.
     pub fallback_replicas: Option<u32>,
-    /// Tolerance of the HPA for a step up, 0..1, where it is known. `None` means that nobody has read
-    /// it; then no answer is pushed past its dead band.
+    /// Tolerance of the HPA for a step up, 0..1: its own, else the controller's default. `None` means
+    /// that nobody has read the HPA; then no answer is pushed past its dead band.
     pub hpa_tolerance: Option<f64>,
     /// The interval between ticks in milliseconds: 5,000 for direct scrapes, 15,000 for Prometheus.
     pub tick_ms: u64,

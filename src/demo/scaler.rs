@@ -22,7 +22,7 @@ use crate::declog::{self, DecisionLog};
 use crate::grpc;
 use crate::grpc::observe::RpcMetrics;
 use crate::health::{Health, Pulse};
-use crate::inventory::{Counted, Endpoint, Inventory, Member, Workload, WorkloadKey};
+use crate::inventory::{Counted, Endpoint, Inventory, Kubernetes, Member, Workload, WorkloadKey};
 use crate::metrics::{Metrics, Page};
 use crate::registry::{Limits, Registry, Tracker};
 use crate::source::scrape::{self, Scraper};
@@ -181,11 +181,12 @@ fn inventory(cluster: &Cluster, pages: SocketAddr) -> Inventory {
         counted: Counted::ByKubernetes,
         gpus_per_replica: Some(1),
         paused: false,
+        kubernetes: Kubernetes::default(),
     };
     Inventory {
         synced: true,
-        stale_since: None,
         workloads: BTreeMap::from([(key, Arc::new(workload))]),
+        ..Inventory::default()
     }
 }
 

@@ -4,7 +4,7 @@
 
 use std::io::{self, Write};
 
-use crate::decision::{Answer, Decision, Phase, Spec};
+use crate::decision::{Answer, Decision, Phase};
 use crate::duration::format_millis;
 use crate::text;
 use crate::web::{Member, Snapshot, Workload, words};
@@ -25,7 +25,7 @@ pub fn print(snapshot: &Snapshot, out: &mut dyn Write) -> io::Result<()> {
     field(out, "KEDA asked", &asked(snapshot))?;
     if let Some(decision) = &snapshot.decision {
         field(out, "Decided", &decided(workload, decision))?;
-        inputs(out, decision, snapshot.policy.as_deref())?;
+        inputs(out, decision, snapshot)?;
     }
     votes(out, snapshot)?;
     if !snapshot.next.is_empty() {
@@ -39,6 +39,13 @@ pub fn print(snapshot: &Snapshot, out: &mut dyn Write) -> io::Result<()> {
         for sentence in &snapshot.remarks {
             wrapped(out, "  ", "    ", sentence)?;
         }
+    }
+    let said = snapshot.cluster.iter().flat_map(|cluster| &cluster.said);
+    for (index, sentence) in said.enumerate() {
+        if index == 0 {
+            writeln!(out, "\nIn the cluster")?;
+        }
+        wrapped(out, "  ", "    ", sentence)?;
     }
     members(out, &snapshot.members)?;
     if snapshot.triggers.len() > 1 {
@@ -99,7 +106,7 @@ fn decided(workload: &Workload, decision: &Decision) -> String {
     format!("{} ago {inputs}, by rule {}", format_millis(workload.age_ms), decision.binding.label())
 }
 
-fn inputs(out: &mut dyn Write, decision: &Decision, policy: Option<&Spec>) -> io::Result<()> {
+fn inputs(out: &mut dyn Write, decision: &Decision, snapshot: &Snapshot) -> io::Result<()> {
     let inputs = &decision.inputs;
     let requests = |value: Option<f64>| value.map_or_else(unknown, words::number);
     let percent = |value: f64| format!("{:.0} %", value * 100.0);
@@ -126,10 +133,13 @@ fn inputs(out: &mut dyn Write, decision: &Decision, policy: Option<&Spec>) -> io
         item(out, "work", &level)?;
     }
     item(out, "level from", words::level_source(inputs.level_source))?;
-    item(out, "cold start", &format_millis(inputs.cold_start_ms))?;
+    let start = snapshot.cluster.as_ref().and_then(|cluster| cluster.start);
+    let parts =
+        start.map_or_else(String::new, |start| format!("; the last took {}", words::start(&start)));
+    item(out, "cold start", &format!("{}{parts}", format_millis(inputs.cold_start_ms)))?;
     let score = inputs.ghost_score.map_or(String::new(), |score| format!("{score:.0} of 100, "));
     item(out, "ghost score", &format!("{score}hold {}", format_millis(inputs.hold_ms)))?;
-    if let Some(policy) = policy {
+    if let Some(policy) = &snapshot.policy {
         let slo = format!(
             "first token {}, then {} a token",
             format_millis(policy.slo_ttft_ms),

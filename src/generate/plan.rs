@@ -262,7 +262,10 @@ fn gpu_doubt(plan: &Plan, pods: &PodFacts) -> Option<Doubt> {
     if pods.gpus.is_some() || plan.metadata.keys().any(|key| key.starts_with("gpusPerReplica")) {
         return None;
     }
-    let text = if pods.claims_devices {
+    let text = if pods.asks_for_slices {
+        "the pods ask for slices of GPUs, so what a replica costs in whole ones is unknown: add \
+         --metadata gpusPerReplica=N if it shall count as so many"
+    } else if pods.claims_devices {
         "the pods claim their devices by resource claims, whose number they do not say: add \
          --metadata gpusPerReplica=N"
     } else {

@@ -149,11 +149,6 @@ fn each_doubt_is_a_warning_and_a_comment() {
         (base.clone(), &["--max", "65"], "needs 65 GPUs and the nodes have 64"),
         (Survey { keda: Keda::Missing, ..base.clone() }, &[], "KEDA is not installed"),
         (
-            Survey { controller: Some("InferenceService/llm".to_owned()), ..base.clone() },
-            &[],
-            "InferenceService/llm controls this Deployment",
-        ),
-        (
             Survey { rivals: Some(vec!["HorizontalPodAutoscaler/llm".to_owned()]), ..base.clone() },
             &[],
             "HorizontalPodAutoscaler/llm scales the same target",
@@ -179,11 +174,24 @@ fn each_doubt_is_a_warning_and_a_comment() {
             &[],
             "by resource claims",
         ),
+        (
+            with_pods(PodFacts { gpus: None, asks_for_slices: true, ..pods.clone() }),
+            &[],
+            "ask for slices of GPUs",
+        ),
         (with_pods(PodFacts { engine: None, ..pods }), &[], "so 8000 is tried"),
     ] {
         let warning = doubt(&survey, words);
         assert!(warning.contains(expected), "{expected}: {warning}");
     }
+}
+
+#[test]
+fn f105_a_target_that_something_controls_is_told_with_its_owner() {
+    let owned = Survey { controller: Some("LLMInferenceService/llm".to_owned()), ..survey() };
+    let said = doubt(&owned, &["--max", "8"]);
+    assert!(said.contains("LLMInferenceService/llm controls this Deployment"), "{said}");
+    assert!(said.contains("scale LLMInferenceService/llm instead"), "{said}");
 }
 
 #[test]

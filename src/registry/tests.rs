@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::decision::{Answer, Replicas, Unavailable};
-use crate::inventory::Counted;
+use crate::inventory::{Counted, Kubernetes};
 
 fn map<M: FromIterator<(String, String)>>(entries: &[(&str, &str)]) -> M {
     entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
@@ -23,6 +23,7 @@ fn workload(name: &str, spec: Option<u32>, triggers: &[&[(&str, &str)]]) -> Arc<
         counted: Counted::ByKubernetes,
         gpus_per_replica: None,
         paused: false,
+        kubernetes: Kubernetes::default(),
     })
 }
 

@@ -10,7 +10,7 @@ use crate::decision::{
     Answer, Decision, LearnedCost, LevelSource, Moment, Replicas, Spec, State, Wake, WakeReading,
     decide,
 };
-use crate::inventory::{Counted, Member, Workload, WorkloadKey};
+use crate::inventory::{Counted, Kubernetes, Member, Workload, WorkloadKey};
 use crate::observe::{Around, observe};
 use crate::signals::freshness::Freshness;
 
@@ -54,6 +54,7 @@ impl Ghostscaler {
             counted: Counted::ByKubernetes,
             gpus_per_replica: spec.gpus_per_replica,
             paused: false,
+            kubernetes: Kubernetes::default(),
         };
         Ghostscaler {
             spec,

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use super::*;
 use crate::decision::{Phase, Replicas};
 use crate::health::Health;
-use crate::inventory::{Counted, Endpoint, Inventory, Member};
+use crate::inventory::{Counted, Endpoint, Inventory, Kubernetes, Member};
 use crate::registry::Limits;
 use crate::source::scrape::Options;
 
@@ -35,6 +35,7 @@ fn workload(replicas: u32, metadata: &[(&str, &str)], endpoint: Option<&str>) ->
         counted: Counted::ByAnswers,
         gpus_per_replica: None,
         paused: false,
+        kubernetes: Kubernetes::default(),
     }
 }
 

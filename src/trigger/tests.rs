@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::decision::{Phase, Replicas};
-use crate::inventory::{Counted, Endpoint, Member, WorkloadKey};
+use crate::inventory::{Counted, Endpoint, Kubernetes, Member, WorkloadKey};
 
 fn parsed(metadata: &[(&str, &str)]) -> Policy {
     parse(metadata.iter().copied()).unwrap()
@@ -222,6 +222,7 @@ fn workload() -> Workload {
         counted: Counted::ByKubernetes,
         gpus_per_replica: Some(4),
         paused: false,
+        kubernetes: Kubernetes::default(),
     }
 }
 

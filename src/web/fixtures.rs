@@ -20,7 +20,7 @@ use crate::decision::{
     State, Why, decide,
 };
 use crate::health::Health;
-use crate::inventory::{Counted, Inventory, Workload, WorkloadKey};
+use crate::inventory::{Counted, Inventory, Kubernetes, Workload, WorkloadKey};
 use crate::metrics::{Metrics, Page};
 use crate::registry::{Limits, Published, Registry, Tracker};
 
@@ -42,6 +42,7 @@ pub(crate) fn workload(namespace: &str, name: &str) -> Workload {
         counted: Counted::ByKubernetes,
         gpus_per_replica: None,
         paused: false,
+        kubernetes: Kubernetes::default(),
     }
 }
 

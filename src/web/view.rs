@@ -3,6 +3,7 @@
 //!
 //! Must not decide, and must not hold anything longer than a request: memory stays the registry's.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -12,7 +13,7 @@ use crate::decision::{
     Answer, DEFAULT_TOLERANCE, Decision, Engine, HpaEffect, Mode, Moment, Phase, Reading, Reason,
     Rule, Spec, Why, hpa_effect,
 };
-use crate::inventory::{Counted, Inventory};
+use crate::inventory::{self, Counted, Inventory, Room, Start};
 use crate::registry::{Caller, Published, Rpc, Tracker};
 use crate::trigger::Remark;
 
@@ -83,6 +84,9 @@ pub struct Snapshot {
     pub triggers: Vec<String>,
     /// What the HPA will do with the value; `None` without a count to compare.
     pub hpa: Option<Hpa>,
+    /// What Kubernetes alone says; `None` where the workload is the configuration's.
+    #[serde(default)]
+    pub cluster: Option<Cluster>,
     /// When KEDA last asked.
     pub asked: Vec<Asked>,
     /// Pods or endpoints, each with its reading.
@@ -111,8 +115,30 @@ pub struct Hpa {
     pub default_tolerance: HpaEffect,
     /// With `behavior` tolerance "0", as recommended.
     pub zero_tolerance: HpaEffect,
+    /// With the tolerance of the HPA that was read.
+    #[serde(default)]
+    pub own_tolerance: Option<HpaEffect>,
+    /// The HPA that was read.
+    #[serde(default)]
+    pub name: Option<String>,
+    /// Its tolerance for a step in this direction, 0..1: its own, else the controller's default.
+    #[serde(default)]
+    pub tolerance: Option<f64>,
     /// In words.
     pub text: String,
+}
+
+/// What Kubernetes alone says of a workload.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Cluster {
+    /// Devices that one replica asks for, by resource name or device class.
+    pub devices: BTreeMap<Arc<str>, u32>,
+    /// The same devices on the nodes, as far as nodes may be read.
+    pub room: BTreeMap<Arc<str>, Room>,
+    /// How long a replica takes to start, by those that have.
+    pub start: Option<Start>,
+    /// What matters of it, in words.
+    pub said: Vec<String>,
 }
 
 /// When one role of KEDA last called one method.
@@ -230,13 +256,21 @@ impl Snapshot {
         let workload = Workload::new(tracker, &published, inventory, now);
         let policy = published.spec.clone();
         let decision = published.decision.clone();
-        let hpa = match (workload.answer, workload.spec) {
-            (Answer::Value { want, .. }, Some(current)) => Some(Hpa::new(current, want)),
-            (Answer::Value { .. } | Answer::Unavailable { .. }, _) => None,
+        let known = inventory.workloads.get(&tracker.key.workload);
+        let answered = match workload.answer {
+            Answer::Value { want, .. } => Some(want),
+            Answer::Unavailable { .. } => None,
         };
+        let its_hpa = known.and_then(|known| known.kubernetes.hpa.as_deref());
+        let hpa =
+            answered.zip(workload.spec).map(|(want, current)| Hpa::new(current, want, its_hpa));
+        let cluster = known
+            .filter(|known| known.counted == Counted::ByKubernetes)
+            .map(|known| Cluster::new(known, inventory, answered));
         Snapshot {
             triggers,
             hpa,
+            cluster,
             asked: asked(tracker),
             members: members(tracker, inventory),
             votes: decision
@@ -257,13 +291,29 @@ impl Snapshot {
 }
 
 impl Hpa {
-    fn new(current: u32, want: u32) -> Hpa {
+    fn new(current: u32, want: u32, known: Option<&inventory::Hpa>) -> Hpa {
         Hpa {
             current,
             want,
             default_tolerance: hpa_effect(current, want, DEFAULT_TOLERANCE),
             zero_tolerance: hpa_effect(current, want, 0.0),
-            text: words::hpa(current, want),
+            own_tolerance: known.map(|known| words::effect(current, want, Some(known))),
+            name: known.map(|known| known.name.to_string()),
+            tolerance: known.map(|known| known.tolerance(want > current)),
+            text: words::hpa(current, want, known),
+        }
+    }
+}
+
+impl Cluster {
+    fn new(known: &inventory::Workload, inventory: &Inventory, answered: Option<u32>) -> Cluster {
+        let devices = &*known.kubernetes.devices;
+        let room = |name: &Arc<str>| Some((Arc::clone(name), *inventory.room.get(name)?));
+        Cluster {
+            devices: devices.clone(),
+            room: devices.keys().filter_map(room).collect(),
+            start: known.kubernetes.start,
+            said: words::cluster(known, inventory, answered),
         }
     }
 }

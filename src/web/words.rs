@@ -2,11 +2,14 @@
 //!
 //! Pure. Must not decide or recompute anything: it says what the decision holds.
 
+mod kubernetes;
+
 use crate::decision::{
-    Answer, DEFAULT_TOLERANCE, Decision, Health, HpaEffect, LevelSource, Mode, Rule, Spec,
-    Unavailable, ZeroAfter, hpa_effect,
+    Answer, Decision, Health, LevelSource, Mode, Rule, Spec, Unavailable, ZeroAfter,
 };
 use crate::duration::format_millis;
+
+pub use kubernetes::{cluster, effect, hpa, start};
 
 /// One sentence for one answer: the count, the rule that set it, the queue, and what is not whole.
 #[must_use]
@@ -126,24 +129,6 @@ pub fn level_source(source: LevelSource) -> &'static str {
         LevelSource::Saturation => "measured throughput at saturation",
         LevelSource::InFlight => "in-flight requests per replica",
         LevelSource::Unlearned => "not learned yet: only queue and KV cache raise",
-    }
-}
-
-/// What the HPA will do with `want` at `current` replicas, for both tolerances it may have.
-#[must_use]
-pub fn hpa(current: u32, want: u32) -> String {
-    let plain = hpa_effect(current, want, DEFAULT_TOLERANCE);
-    match plain {
-        HpaEffect::Stays => format!("stays at {}", replicas(current)),
-        HpaEffect::Goes { to } => format!("goes from {current} to {to} at its next sync (15 s)"),
-        HpaEffect::Keda if want == 0 => {
-            "out of play at zero: KEDA deactivates the target after its cooldownPeriod".to_owned()
-        }
-        HpaEffect::Keda => "out of play at zero: KEDA activates the target".to_owned(),
-        HpaEffect::Ignored { from, to } => format!(
-            "inside HPA tolerance, no change: at {current} replicas the default 10 % ignores \
-             {from} to {to}; with `behavior` tolerance \"0\" it goes to {want}"
-        ),
     }
 }
 

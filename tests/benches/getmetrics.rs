@@ -15,7 +15,7 @@ use ghostscaler::clock::Clock;
 use ghostscaler::decision::{Answer, Moment, Replicas};
 use ghostscaler::grpc::observe::RpcMetrics;
 use ghostscaler::grpc::{self, Options};
-use ghostscaler::inventory::{Counted, Inventory, Workload, WorkloadKey};
+use ghostscaler::inventory::{Counted, Inventory, Kubernetes, Workload, WorkloadKey};
 use ghostscaler::proto;
 use ghostscaler::proto::external_scaler_client::ExternalScalerClient;
 use ghostscaler::proto::external_scaler_server::{ExternalScaler, ExternalScalerServer};
@@ -215,6 +215,7 @@ fn start_scaler(shutdown: &CancellationToken) -> SocketAddr {
             members: Vec::new(),
             counted: Counted::ByKubernetes,
             paused: false,
+            kubernetes: Kubernetes::default(),
             gpus_per_replica: None,
         };
         (key, Arc::new(workload))

@@ -8,7 +8,7 @@ use ghostscaler::decision::{
     Answer, COLD_START_UNSEEN_MS, Decision, Gpu, GpuSample, Moment, Observation, Spec, State, Wake,
     WakeReading, decide,
 };
-use ghostscaler::inventory::{Counted, Workload, WorkloadKey};
+use ghostscaler::inventory::{Counted, Kubernetes, Workload, WorkloadKey};
 use ghostscaler::observe::{Around, observe};
 use ghostscaler::schedule::WarmSchedule;
 use ghostscaler::trigger::{self, Context};
@@ -68,6 +68,7 @@ impl Replay {
             counted: Counted::ByKubernetes,
             gpus_per_replica: None,
             paused: false,
+            kubernetes: Kubernetes::default(),
         };
         let mut metadata = BTreeMap::new();
         for (key, setting) in &run.settings {

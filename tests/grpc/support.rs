@@ -11,7 +11,7 @@ use ghostscaler::clock::Clock;
 use ghostscaler::decision::{Answer, Moment, Replicas, Unavailable};
 use ghostscaler::grpc::observe::RpcMetrics;
 use ghostscaler::grpc::{self, Options, Readiness, Server};
-use ghostscaler::inventory::{Counted, Inventory, Workload, WorkloadKey};
+use ghostscaler::inventory::{Counted, Inventory, Kubernetes, Workload, WorkloadKey};
 use ghostscaler::proto::external_scaler_client::ExternalScalerClient;
 use ghostscaler::proto::{GetMetricsRequest, IsActiveResponse, ScaledObjectRef};
 use ghostscaler::registry::{Caller, Limits, Published, Registry, Rpc, Tracker};
@@ -133,6 +133,7 @@ pub(super) fn workload(name: &str, min: u32, spec: Option<u32>) -> Arc<Workload>
         replicas: Replicas { spec, ..Replicas::default() },
         members: Vec::new(),
         paused: false,
+        kubernetes: Kubernetes::default(),
         counted: Counted::ByKubernetes,
         gpus_per_replica: None,
     })

@@ -2,12 +2,15 @@
 //!
 //! Pure: time is an argument, and nothing is written here.
 
-use crate::decision::{Decision, Health, Moment, Notice};
+use crate::decision::{Decision, Health, Moment, Notice, Rule};
+use crate::inventory::Workload;
 use crate::registry::Published;
 use crate::web::words::summary;
 
 /// Least time between two events about the count, but for the steps from and to zero.
 const QUIET_MS: u64 = 15_000;
+/// Two writes of a count that nobody answered, within this time, are a contest and not a person.
+const CONTEST_MS: u64 = 600_000;
 /// Longest note that the API server takes (events.k8s.io/v1).
 const MAX_NOTE: usize = 1_024;
 
@@ -31,6 +34,11 @@ pub(super) struct Told {
     want: Option<u32>,
     want_at: Option<Moment>,
     is_degraded: bool,
+    /// Replicas ordered and ready at the last look.
+    seen: Option<(u32, u32)>,
+    is_loss_told: bool,
+    contested_at: Option<Moment>,
+    rivals: Vec<String>,
 }
 
 impl Told {
@@ -39,9 +47,20 @@ impl Told {
         &mut self,
         published: &Published,
         decision: &Decision,
+        workload: Option<&Workload>,
         now: Moment,
     ) -> Vec<Occurrence> {
         let mut news = Vec::new();
+        let (answered, seen) = (self.want, self.seen);
+        self.seen = decision.inputs.spec.map(|spec| (spec, decision.inputs.ready)).or(seen);
+        if let (Some(before), Some(after)) = (seen, self.seen) {
+            news.extend(self.loss(decision, before, after));
+            let writer = workload.and_then(|workload| workload.kubernetes.writer.as_deref());
+            if before.0 != after.0 && Some(after.0) != answered {
+                news.extend(writer.and_then(|writer| self.contest(writer, after.0, now)));
+            }
+        }
+        news.extend(workload.and_then(|workload| self.conflict(&workload.kubernetes.rivals)));
         news.extend(self.count(published, decision, now));
         news.extend(self.health(decision));
         if self.version != published.version {
@@ -49,6 +68,65 @@ impl Told {
             news.extend(decision.notices.iter().filter_map(|notice| warning(*notice)));
         }
         news
+    }
+
+    /// Ready replicas that are fewer although no fewer are ordered: a node, or pods on it.
+    fn loss(
+        &mut self,
+        decision: &Decision,
+        before: (u32, u32),
+        (ordered, ready): (u32, u32),
+    ) -> Option<Occurrence> {
+        if ready >= ordered {
+            self.is_loss_told = false;
+        }
+        let rolls_out = decision.votes.iter().any(|vote| vote.rule == Rule::Rollout);
+        if self.is_loss_told || rolls_out || ready >= before.1 || ordered < before.0 {
+            return None;
+        }
+        self.is_loss_told = true;
+        Some(Occurrence {
+            reason: "ExternalLoss",
+            action: "Hold".to_owned(),
+            note: format!(
+                "{} of {} ready replicas are gone without a decision, as when a node is lost: \
+                 {ordered} stay ordered",
+                before.1 - ready,
+                before.1
+            ),
+            is_warning: true,
+        })
+    }
+
+    /// Somebody's file and the HPA undo each other.
+    fn contest(&mut self, writer: &str, to: u32, now: Moment) -> Option<Occurrence> {
+        let again = self.contested_at.is_some_and(|at| now.millis_since(at) < CONTEST_MS);
+        self.contested_at = (!again).then_some(now);
+        again.then(|| Occurrence {
+            reason: "ReplicasContested",
+            action: "Decide".to_owned(),
+            note: format!(
+                "{writer} has set the replicas to {to} again, against the HPA: take `replicas` out of \
+                 its file, or tell it to ignore /spec/replicas"
+            ),
+            is_warning: true,
+        })
+    }
+
+    fn conflict(&mut self, rivals: &[String]) -> Option<Occurrence> {
+        if self.rivals == rivals {
+            return None;
+        }
+        self.rivals = rivals.to_vec();
+        (!rivals.is_empty()).then(|| Occurrence {
+            reason: "Conflict",
+            action: "Decide".to_owned(),
+            note: shortened(format!(
+                "the same target is scaled by {} too: delete all but one",
+                rivals.join(" and ")
+            )),
+            is_warning: true,
+        })
     }
 
     fn count(
@@ -174,6 +252,14 @@ mod tests {
         }
 
         fn tell(&mut self, decision: Decision) -> Vec<(&'static str, String)> {
+            self.tell_of(decision, None)
+        }
+
+        fn tell_of(
+            &mut self,
+            decision: Decision,
+            workload: Option<&Workload>,
+        ) -> Vec<(&'static str, String)> {
             self.version += 1;
             let published = Published {
                 version: self.version,
@@ -182,8 +268,9 @@ mod tests {
                 decision: None,
                 spec: None,
             };
-            let news = self.told.news(&published, &decision, self.now);
-            assert_eq!(self.told.news(&published, &decision, self.now), Vec::new(), "told twice");
+            let news = self.told.news(&published, &decision, workload, self.now);
+            let again = self.told.news(&published, &decision, workload, self.now);
+            assert_eq!(again, Vec::new(), "told twice");
             news.into_iter().map(|it| (it.reason, format!("{}: {}", it.action, it.note))).collect()
         }
 
@@ -251,6 +338,67 @@ mod tests {
         let notices = vec![Notice::ScaledUp, Notice::CapacityExhausted, Notice::StuckQueue];
         let news = teller.after(1).tell(Decision { notices, ..quiet(3) });
         assert_eq!(reasons(&news), ["ScaledUp", "CapacityExhausted", "StuckQueue"]);
+    }
+
+    /// As many ordered and ready as said, and `want` wanted.
+    fn standing(ordered: u32, ready: u32, want: u32) -> Decision {
+        let mut decision = quiet(want);
+        (decision.inputs.spec, decision.inputs.ready) = (Some(ordered), ready);
+        decision
+    }
+
+    #[test]
+    fn f77_replicas_that_go_without_a_decision_are_an_external_loss_told_once() {
+        let mut teller = Teller::at(4);
+        assert_eq!(teller.after(5).tell(standing(4, 4, 4)), Vec::new());
+        let news = teller.after(5).tell(standing(4, 3, 4));
+        assert_eq!(reasons(&news), ["ExternalLoss"]);
+        assert!(news[0].1.contains("1 of 4 ready replicas are gone"), "{news:?}");
+        assert_eq!(teller.after(5).tell(standing(4, 2, 4)), Vec::new(), "the same loss");
+        assert_eq!(teller.after(300).tell(standing(4, 4, 4)), Vec::new());
+        assert_eq!(reasons(&teller.after(5).tell(standing(4, 3, 4))), ["ExternalLoss"]);
+        let mut teller = Teller::at(4);
+        teller.after(60).tell(standing(4, 4, 4));
+        let news = teller.after(60).tell(standing(2, 2, 2));
+        assert_eq!(reasons(&news), ["ScaledDown"], "ordered, so no loss");
+    }
+
+    #[test]
+    fn f102_a_file_that_sets_the_count_back_again_and_again_is_named() {
+        let mut workload = crate::web::fixtures::workload("a", "b");
+        workload.kubernetes.writer = Some("argocd-controller".into());
+        let mut teller = Teller::at(6);
+        let mut told = Vec::new();
+        for spec in [6, 2, 6, 2, 6, 2] {
+            teller.after(100);
+            told.extend(teller.tell_of(standing(spec, spec, 6), Some(&workload)));
+        }
+        assert_eq!(reasons(&told), ["ReplicasContested"]);
+        assert!(told[0].1.contains("argocd-controller has set the replicas to 2"), "{told:?}");
+        let mut teller = Teller::at(6);
+        workload.kubernetes.writer = None;
+        for spec in [6, 2, 6, 2, 6] {
+            teller.after(100);
+            let told = teller.tell_of(standing(spec, spec, 6), Some(&workload));
+            assert_eq!(
+                told,
+                Vec::new(),
+                "by way of the scale subresource: an autoscaler, a person"
+            );
+        }
+    }
+
+    #[test]
+    fn a_second_autoscaler_is_told_when_it_comes() {
+        let mut workload = crate::web::fixtures::workload("a", "b");
+        let mut teller = Teller::at(2);
+        assert_eq!(teller.after(5).tell_of(quiet(2), Some(&workload)), Vec::new());
+        workload.kubernetes.rivals = vec!["HorizontalPodAutoscaler/by-hand".to_owned()];
+        let news = teller.after(5).tell_of(quiet(2), Some(&workload));
+        assert_eq!(reasons(&news), ["Conflict"]);
+        assert_eq!(teller.after(5).tell_of(quiet(2), Some(&workload)), Vec::new());
+        workload.kubernetes.rivals.clear();
+        assert_eq!(teller.after(5).tell_of(quiet(2), Some(&workload)), Vec::new());
     }
 
     #[test]

@@ -52,7 +52,10 @@ fn a_ready_pod_has_its_times_address_and_labels() {
                 endpoint: Some(Endpoint::Pod { ip: [10, 0, 0, 7].into(), port: None }),
             },
             obstacle: None,
-            gpus: None,
+            devices: Arc::default(),
+            claims: Box::default(),
+            node: None,
+            start: None,
             group_size: 1,
         }
     );
@@ -206,33 +209,43 @@ fn an_address_that_is_none_leaves_the_endpoint_unknown() {
 }
 
 #[test]
-fn gpus_are_summed_over_the_containers_that_run_together() {
-    let wants =
-        |gpus: &str| json!({"name": "x", "resources": {"requests": {"nvidia.com/gpu": gpus}}});
-    let sidecar = |gpus: &str| {
-        let mut container = wants(gpus);
-        container["restartPolicy"] = json!("Always");
-        container
+fn a_start_is_split_by_the_times_of_scheduler_and_kubelet() {
+    let running = |at: &str| json!({"running": {"startedAt": at}});
+    let started = |containers: Value, ready: &str| {
+        with_status(json!({"phase": "Running", "conditions": [
+            {"type": "PodScheduled", "status": "True",
+                "lastTransitionTime": "2026-11-29T10:00:04Z"},
+            ready_condition(ready, "2026-11-29T10:03:00Z")],
+            "containerStatuses": containers}))
+        .start
     };
-    let limit = json!({"name": "x", "resources": {"limits": {"nvidia.com/gpu": "2"}}});
-    let cpu = json!({"name": "x", "resources": {"requests": {"cpu": "4"}}});
-    for (containers, init, expected) in [
-        (json!([wants("1")]), json!([]), Some(1)),
-        (json!([wants("4"), wants("4")]), json!([]), Some(8)),
-        (json!([limit]), json!([]), Some(2)),
-        (json!([cpu]), json!([]), None),
-        (json!([wants("0")]), json!([]), None),
-        (json!([wants("1")]), json!([wants("8")]), Some(8)),
-        (json!([wants("4")]), json!([wants("1")]), Some(4)),
-        (json!([wants("4")]), json!([sidecar("1")]), Some(5)),
-        (json!([wants("half")]), json!([]), None),
-        (json!([wants("-1")]), json!([]), None),
-        (json!([wants("4294967295"), wants("1")]), json!([]), None),
-        (json!([wants("1024")]), json!([]), Some(1_024)),
-        (json!([wants("1025")]), json!([]), None),
-    ] {
-        let case = format!("{containers} {init}");
-        let spec = json!({"containers": containers, "initContainers": init});
-        assert_eq!(pod(json!({}), spec, json!({})).unwrap().gpus, expected, "{case}");
-    }
+    let proxy = container(0, running("2026-11-29T10:00:20Z"));
+    let vllm = container(0, running("2026-11-29T10:01:04Z"));
+    let start = Start { schedule_ms: 4_000, pull_ms: 60_000, load_ms: 116_000 };
+    let both = json!([proxy, vllm]);
+    assert_eq!(started(both.clone(), "True"), Some(start), "the last container counts");
+    assert_eq!(start.total_ms(), 180_000);
+    assert_eq!(started(both, "False"), None, "it is not over");
+    let again = container(1, running("2026-11-29T10:02:00Z"));
+    assert_eq!(started(json!([proxy, again]), "True"), None, "its first time is gone");
+    assert_eq!(started(json!([]), "True"), None);
+    let long_ago = container(0, running("2026-11-28T10:00:00Z"));
+    assert_eq!(
+        started(json!([long_ago]), "True").map(|start| start.pull_ms),
+        None,
+        "what began a day before cannot be ready for the first time"
+    );
+}
+
+#[test]
+fn the_node_and_the_claims_of_a_pod_are_read_from_spec_and_status() {
+    let spec = json!({"nodeName": "gpu-7", "resourceClaims": [
+        {"name": "shared", "resourceClaimName": "team-gpu"},
+        {"name": "own", "resourceClaimTemplateName": "gpu"}]});
+    let status = json!({"resourceClaimStatuses": [
+        {"name": "own", "resourceClaimName": "llm-0-own-x7"}]});
+    let pod = pod(json!({}), spec, status).unwrap();
+    assert_eq!(pod.node.as_deref(), Some("gpu-7"));
+    let claims: Vec<&str> = pod.claims.iter().map(|claim| &**claim).collect();
+    assert_eq!(claims, ["team-gpu", "llm-0-own-x7"]);
 }

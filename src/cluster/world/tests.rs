@@ -3,14 +3,16 @@
 use std::net::IpAddr;
 
 use super::*;
+use crate::cluster::pod::Obstacle;
 use crate::cluster::selector::PodSelector;
-use crate::inventory::{Endpoint, Member};
+use crate::decision::{Phase, Replicas};
+use crate::inventory::{Endpoint, Hpa, Member, Pauses, Start};
 
 const NOW: Moment = Moment(1_000);
 
 /// A world in which every list of the only scope has been read and is empty.
 fn listed() -> World {
-    let mut world = World::new(1);
+    let mut world = World::new(0);
     for change in [
         Change::ScaledObject(Step::Done),
         Change::Deployment(Step::Done),
@@ -44,17 +46,13 @@ fn scaled_object_of(name: &str, target: TargetRef) -> Change {
         triggers: Vec::new(),
         pod_selector: Chosen::Target,
         paused: false,
+        pauses: Pauses::default(),
     };
     Change::ScaledObject(Step::Put(key(name), object))
 }
 
 fn target(spec: u32, selector: &str) -> Target {
-    Target {
-        spec: Some(spec),
-        rollout: false,
-        selector: PodSelector::from_text(selector),
-        gpus: None,
-    }
+    Target { spec: Some(spec), selector: PodSelector::from_text(selector), ..Target::default() }
 }
 
 fn deployment(name: &str, spec: u32) -> Change {
@@ -73,7 +71,10 @@ fn pod(name: &str, app: &str, phase: Phase, obstacle: Option<Obstacle>) -> Chang
             endpoint: Some(Endpoint::Pod { ip, port: None }),
         },
         obstacle,
-        gpus: Some(2),
+        devices: Arc::new([(devices::GPU_RESOURCE.into(), 2)].into()),
+        claims: Box::default(),
+        node: None,
+        start: None,
         group_size: 1,
     };
     Change::Pod(Step::Put(key(name), pod))
@@ -174,7 +175,7 @@ fn pods_go_to_every_target_that_selects_them_ordered_by_name() {
 
 #[test]
 fn nothing_is_published_of_a_scope_before_all_of_it_was_read() {
-    let mut world = World::new(1);
+    let mut world = World::new(0);
     apply(&mut world, scaled_object("llm"));
     apply(&mut world, Change::ScaledObject(Step::Done));
     apply(&mut world, deployment("llm", 3));
@@ -355,4 +356,164 @@ fn a_pod_selector_reads_other_pods_than_the_targets_own() {
         let ids: Vec<&str> = members.iter().map(|member| &*member.id).collect();
         assert_eq!(ids, expected);
     }
+}
+
+fn autoscaler(name: &str, made_of: Option<&str>, target: &str) -> Change {
+    let hpa = Hpa {
+        name: name.into(),
+        min: 1,
+        max: 9,
+        behavior: None,
+        says_tolerance_up: false,
+        says_tolerance_down: false,
+    };
+    let target = TargetRef { kind: TargetKind::Deployment, name: target.into() };
+    let read = Autoscaler { made_of: made_of.map(Arc::from), target, hpa: Arc::new(hpa) };
+    Change::Hpa(Step::Put(key(name), read))
+}
+
+#[test]
+fn f104_whatever_else_scales_a_target_is_its_rival_and_kedas_own_hpa_is_not() {
+    let mut world = listed();
+    apply(&mut world, scaled_object("llm"));
+    apply(&mut world, deployment("llm", 1));
+    apply(&mut world, autoscaler("keda-hpa-llm", Some("llm"), "llm"));
+    apply(&mut world, autoscaler("other", None, "elsewhere"));
+    let kubernetes = workload(&rebuild(&mut world), "llm").kubernetes.clone();
+    assert_eq!(kubernetes.hpa.as_ref().map(|hpa| &*hpa.name), Some("keda-hpa-llm"));
+    assert_eq!(kubernetes.rivals, [""; 0]);
+
+    let target = TargetRef { kind: TargetKind::Deployment, name: "llm".into() };
+    apply(&mut world, scaled_object_of("second", target));
+    apply(&mut world, autoscaler("keda-hpa-second", Some("second"), "llm"));
+    apply(&mut world, autoscaler("by-hand", None, "llm"));
+    let inventory = rebuild(&mut world);
+    let rivals = |name| workload(&inventory, name).kubernetes.rivals.clone();
+    assert_eq!(rivals("llm"), ["ScaledObject/second", "HorizontalPodAutoscaler/by-hand"]);
+    assert_eq!(rivals("second"), ["ScaledObject/llm", "HorizontalPodAutoscaler/by-hand"]);
+}
+
+#[test]
+fn what_no_answer_stands_on_is_not_waited_for_and_makes_nothing_stale() {
+    let mut world = listed();
+    apply(&mut world, scaled_object("llm"));
+    for change in [
+        Change::Hpa(Step::Failed(broken())),
+        Change::Claim(Step::Failed(broken())),
+        Change::Node(Step::Failed(broken())),
+    ] {
+        apply(&mut world, change);
+    }
+    let inventory = rebuild(&mut world);
+    assert!(inventory.synced);
+    assert_eq!(inventory.stale_since, None);
+}
+
+/// A pod of `llm` with more than `pod` gives it.
+fn pod_with(name: &str, more: impl FnOnce(&mut Pod)) -> Change {
+    let Change::Pod(Step::Put(key, mut read)) = pod(name, "llm", Phase::Ready, None) else {
+        unreachable!("it is one")
+    };
+    more(&mut read);
+    Change::Pod(Step::Put(key, read))
+}
+
+#[test]
+fn the_start_in_the_middle_is_shown_and_outlives_its_pods() {
+    let mut world = listed();
+    apply(&mut world, scaled_object("llm"));
+    apply(&mut world, deployment("llm", 3));
+    let start = |load_ms| Start { schedule_ms: 1_000, pull_ms: 30_000, load_ms };
+    for (name, load_ms) in [("a", 600_000), ("b", 60_000), ("c", 90_000)] {
+        apply(&mut world, pod_with(name, |pod| pod.start = Some(start(load_ms))));
+    }
+    assert_eq!(workload(&rebuild(&mut world), "llm").kubernetes.start, Some(start(90_000)));
+    for name in ["a", "b", "c"] {
+        apply(&mut world, Change::Pod(Step::Remove(key(name))));
+    }
+    apply(&mut world, deployment("llm", 0));
+    assert_eq!(workload(&rebuild(&mut world), "llm").kubernetes.start, Some(start(90_000)));
+}
+
+#[test]
+fn claimed_devices_count_with_those_that_are_asked_for() {
+    let mut world = listed();
+    apply(&mut world, scaled_object("llm"));
+    apply(&mut world, deployment("llm", 1));
+    apply(
+        &mut world,
+        pod_with("llm-0", |pod| {
+            pod.devices = Arc::default();
+            pod.claims = ["llm-0-gpu".into()].into();
+        }),
+    );
+    assert_eq!(workload(&rebuild(&mut world), "llm").gpus_per_replica, None, "not read yet");
+    let devices = Arc::new([("gpu.nvidia.com".into(), 4)].into());
+    apply(&mut world, Change::Claim(Step::Put(key("llm-0-gpu"), devices)));
+    let inventory = rebuild(&mut world);
+    assert_eq!(workload(&inventory, "llm").gpus_per_replica, Some(4));
+    assert_eq!(workload(&inventory, "llm").kubernetes.devices["gpu.nvidia.com"], 4);
+}
+
+#[test]
+fn the_room_is_what_nodes_that_take_pods_have_and_the_pods_on_them_ask_for() {
+    let node = |name: &str, gpus: u32| {
+        let node = serde_json::json!({"metadata": {"name": name}, "status": {
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "allocatable": {"nvidia.com/gpu": gpus.to_string()}}});
+        let node = Node::from_object(&serde_json::from_value(node).unwrap()).unwrap();
+        Change::Node(Step::Put(("".into(), name.into()), node))
+    };
+    let room = |world: &mut World| {
+        let inventory = rebuild(world);
+        inventory.room.get("nvidia.com/gpu").map(|room| (room.allocatable, room.requested))
+    };
+    let mut world = listed();
+    apply(&mut world, node("a", 8));
+    apply(&mut world, node("b", 8));
+    apply(&mut world, Change::Node(Step::Done));
+    apply(&mut world, pod_with("placed", |pod| pod.node = Some("a".into())));
+    apply(&mut world, pod_with("pending", |_| {}));
+    assert_eq!(room(&mut world), Some((16, Some(2))));
+    // Cordoned: what is on it is neither room nor use of room.
+    apply(&mut world, Change::Node(Step::Remove(("".into(), "a".into()))));
+    assert_eq!(room(&mut world), Some((8, Some(0))));
+
+    let mut some = World::new(1);
+    for change in [
+        Change::ScaledObject(Step::Done),
+        Change::Deployment(Step::Done),
+        Change::StatefulSet(Step::Done),
+        Change::Pod(Step::Done),
+        node("a", 8),
+        Change::Node(Step::Done),
+    ] {
+        apply(&mut some, change);
+    }
+    assert_eq!(room(&mut some), Some((8, None)), "pods of other namespaces are not known");
+}
+
+#[test]
+fn f85_what_a_quota_refuses_will_not_come_soon() {
+    let mut world = listed();
+    apply(&mut world, scaled_object("llm"));
+    let refused = Target { is_refused: true, ..target(8, "app=llm") };
+    apply(&mut world, Change::Deployment(Step::Put(key("llm"), refused)));
+    for name in ["a", "b", "c", "d"] {
+        apply(&mut world, pod(name, "llm", Phase::Ready, None));
+    }
+    let replicas = workload(&rebuild(&mut world), "llm").replicas;
+    assert_eq!((replicas.ready, replicas.starting, replicas.unschedulable), (4, 0, 4));
+}
+
+#[test]
+fn f101_a_canary_beside_the_target_adds_nothing_to_its_count() {
+    let mut world = listed();
+    apply(&mut world, scaled_object("llm"));
+    apply(&mut world, deployment("llm", 10));
+    for index in 0..11 {
+        apply(&mut world, pod(&format!("llm-{index:02}"), "llm", Phase::Ready, None));
+    }
+    let replicas = workload(&rebuild(&mut world), "llm").replicas;
+    assert_eq!((replicas.spec, replicas.ready, replicas.starting), (Some(10), 10, 0));
 }

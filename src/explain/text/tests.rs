@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::clock::Clock;
-use crate::decision::{Health, LevelSource, Mode, Next, Rule, Unavailable, Why};
+use crate::decision::{Health, LevelSource, Mode, Next, Rule, Spec, Unavailable, Why};
 use crate::web::fixtures::{publish, registry, tracker, wanting, workload};
 use crate::web::{Asked, Snapshot, VoteText};
 

@@ -276,6 +276,7 @@ mod tests {
             counted: Counted::ByKubernetes,
             gpus_per_replica: None,
             paused: false,
+            kubernetes: crate::inventory::Kubernetes::default(),
         };
         let mut seen_at = None;
         let mut at =

@@ -184,7 +184,7 @@ fn lock(followers: &Followers) -> MutexGuard<'_, HashMap<TrackerKey, Follower>> 
 mod tests {
     use super::*;
     use crate::decision::Replicas;
-    use crate::inventory::{Counted, Inventory, Workload, WorkloadKey};
+    use crate::inventory::{Counted, Inventory, Kubernetes, Workload, WorkloadKey};
     use crate::registry::{Caller, Limits, Registry, Rpc};
 
     fn tracker(spec: u32, clock: Clock) -> Arc<Tracker> {
@@ -200,6 +200,7 @@ mod tests {
             counted: Counted::ByKubernetes,
             gpus_per_replica: None,
             paused: false,
+            kubernetes: Kubernetes::default(),
         };
         let registry = Registry::new(Limits::default(), clock);
         let workloads = [(key, Arc::new(workload))].into();

@@ -145,19 +145,6 @@ fn what_has_no_value_says_why() {
 }
 
 #[test]
-fn f02_f118_the_dead_band_is_named_where_it_acts() {
-    assert_eq!(
-        hpa(10, 11),
-        "inside HPA tolerance, no change: at 10 replicas the default 10 % ignores 9 to 11; \
-         with `behavior` tolerance \"0\" it goes to 11"
-    );
-    assert_eq!(hpa(9, 10), "goes from 9 to 10 at its next sync (15 s)");
-    assert_eq!(hpa(3, 3), "stays at 3 replicas");
-    assert!(hpa(1, 0).contains("KEDA deactivates"), "{}", hpa(1, 0));
-    assert!(hpa(0, 1).contains("KEDA activates"), "{}", hpa(0, 1));
-}
-
-#[test]
 fn what_would_change_the_answer_is_told_with_numbers() {
     let mut decision = by(Rule::Demand, 3, 3, Some(4.0));
     decision.next = Next {

@@ -13,7 +13,9 @@ use ghostscaler::decision::{Decision, Moment, Observation, Phase, Replicas};
 use ghostscaler::grpc::observe::RpcMetrics;
 use ghostscaler::grpc::{self, Options, Server};
 use ghostscaler::health::Health;
-use ghostscaler::inventory::{Counted, Endpoint, Inventory, Member, Workload, WorkloadKey};
+use ghostscaler::inventory::{
+    Counted, Endpoint, Inventory, Kubernetes, Member, Workload, WorkloadKey,
+};
 use ghostscaler::metrics::{Metrics, Page};
 use ghostscaler::proto::external_scaler_client::ExternalScalerClient;
 use ghostscaler::proto::{GetMetricsRequest, ScaledObjectRef};
@@ -221,6 +223,7 @@ pub(super) fn workload(name: &str, members: Vec<Member>, metadata: &[(&str, &str
         counted: Counted::ByKubernetes,
         gpus_per_replica: None,
         paused: false,
+        kubernetes: Kubernetes::default(),
     }
 }
 
