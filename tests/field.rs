@@ -4,9 +4,9 @@
 //! or stands against the design, and then its file says so.
 //!
 //! The cases are those of themes A (flapping, hysteresis, HPA arithmetic), B (missing, stale and
-//! wrong metrics), C (scale to zero and cold start), D (KEDA and external scalers) and F (what to
-//! scale on) of a survey of public reports, and of the other themes those that a decision alone
-//! settles. Where they stand:
+//! wrong metrics), C (scale to zero and cold start), D (KEDA and external scalers), F (what to
+//! scale on), G (safe scale-down, readiness, nodes), H (capacity that lags, quota), I (several pods or
+//! models) and J (rollouts, ownership) of a survey of public reports. Where they stand:
 //!
 //! - `tests/traces/`: told as data, one file a case (`found-…`: faults that were found here), replayed
 //!   through trigger metadata, freshness, observation and decision (`field/trace.rs` has the form).
@@ -18,10 +18,13 @@
 //!
 //! | id | half | waits for |
 //! |---|---|---|
-//! | F02 | a step pushed past the dead band where waiting would break the SLO | `generate` and the HPA's own tolerance |
 //! | F10, F25, F64 | the lint of a wiring that cannot work | `doctor` |
 //! | F16 | near-miss label values, TLS in words | `doctor` |
 //! | F39 | the loss of one of two scalers | the leader's Lease |
+//! | F77, F84 | an annotation that keeps a node autoscaler away | `doctor` |
+//! | F85 | the quota's own number | `doctor` |
+//! | F97 | a model that the gateway names and nobody serves | `doctor` |
+//! | F106 | a drift between order and pods as a finding | `doctor` |
 //! | F62 | power near idle as further evidence, a class of ghost of its own | `fleet` |
 
 #![expect(

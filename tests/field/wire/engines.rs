@@ -19,6 +19,7 @@ pub(super) fn trials() -> Vec<Trial> {
         trial("f22_a_name_with_an_underscore_is_read", underscored),
         trial("f30_hits_on_metrics_and_health_are_no_work", only_probes),
         trial("f68_the_ranks_of_a_pod_are_summed", ranks),
+        trial("f95_an_adapter_that_is_not_named_is_no_idle_engine", adapters),
     ]
 }
 
@@ -108,6 +109,22 @@ async fn ranks() {
                 vllm:num_requests_waiting{engine=\"1\",model_name=\"m\"} 18\n";
     let read = samples(&[page.to_owned()]).await;
     assert_eq!(read[0].fresh().unwrap().waiting, Some(18.0));
+}
+
+/// The adapters of the running requests are named; one that is loaded and idle is not.
+async fn adapters() {
+    let with = |running: &str| {
+        format!(
+            "{}vllm:lora_requests_info{{running_lora_adapters=\"{running}\",\
+             waiting_lora_adapters=\"\",max_lora=\"4\"}} 1.7e9\n",
+            vllm(0, 6)
+        )
+    };
+    let read = samples(&[with(""), with("sql")]).await;
+    for reading in read {
+        let sample = reading.fresh().copied().unwrap();
+        assert_eq!((sample.running, sample.waiting), (Some(6.0), Some(0.0)));
+    }
 }
 
 /// More than an hour of probes and scrapes on an engine that serves nobody, in virtual time.

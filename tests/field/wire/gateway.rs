@@ -13,6 +13,7 @@ pub(super) fn trials() -> Vec<Trial> {
         trial("f23_a_counter_that_exists_at_zero_wakes_and_a_lack_of_one_is_said", counter),
         trial("f24_rejected_requests_wake_their_model_and_no_other", rejected),
         trial("f26_fifty_requests_at_zero_are_one_wake", one_wake),
+        trial("f97_the_queue_of_one_model_is_no_demand_for_another", by_model),
         trial("f29_a_gateway_can_ask_where_a_wake_is", wake_state),
     ]
 }
@@ -80,6 +81,29 @@ async fn rejected() {
     let mut keda = scaler.keda().await;
     assert!(keda.is_active("m").await.unwrap());
     assert!(!keda.is_active("n").await.unwrap());
+}
+
+/// One router before several models: each workload names its own.
+async fn by_model() {
+    let row = |model: &str, n: u32| format!("router_queue{{model=\"{model}\"}} {n}\n");
+    let page = |a: u32| [row("org/a", a), row("b", 0), row("c", 9)].concat();
+    let router = Upstream::page(page(0)).await;
+    let config = format!(
+        "wakeSources: [{{name: gw, kind: gauge, url: '{}', metric: router_queue, \
+         matchers: {{model: '{{model}}'}}}}]",
+        router.url()
+    );
+    let named = |model| [("wakeSource", "gw"), ("modelName", model)];
+    let workloads =
+        vec![sleeper("a", Vec::new(), &named("org/a")), sleeper("b", Vec::new(), &named("b"))];
+    let scaler = Scaler::start(&config, workloads).await;
+    read(&scaler, "a").await;
+    read(&scaler, "b").await;
+    router.show(page(30));
+    let woken = scaler.decided("a", |decision| decision.want > 0).await;
+    assert_eq!(woken.inputs.gateway_queued, Some(30.0));
+    let other = scaler.decided("b", |decision| decision.at > woken.at).await;
+    assert_eq!((other.want, other.inputs.gateway_queued), (0, Some(0.0)));
 }
 
 async fn one_wake() {
