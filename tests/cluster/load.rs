@@ -27,20 +27,25 @@ pub(crate) struct Load {
 impl Load {
     /// Sends this many requests a second through the gateway, evenly, until ended.
     pub(crate) fn start(gateway: &Gateway, rate: f64, dir: &Path) -> Load {
-        Load::run(gateway, rate, FOR_EVER, dir)
+        Load::run(gateway, "constant", &rate.to_string(), FOR_EVER, dir)
     }
 
     /// Sends this many requests within one second.
     pub(crate) fn burst(gateway: &Gateway, requests: u32, dir: &Path) -> Load {
-        Load::run(gateway, f64::from(requests), "1s", dir)
+        Load::run(gateway, "constant", &requests.to_string(), "1s", dir)
     }
 
-    fn run(gateway: &Gateway, rate: f64, duration: &str, dir: &Path) -> Load {
+    /// Sends at these rates by chance, the same chance each time.
+    pub(crate) fn by_chance(gateway: &Gateway, rates: &str, duration: &str, dir: &Path) -> Load {
+        Load::run(gateway, "poisson", rates, duration, dir)
+    }
+
+    fn run(gateway: &Gateway, arrival: &str, rate: &str, duration: &str, dir: &Path) -> Load {
         let report = dir.join(format!("load-{}.json", gateway.accepted()));
         let mut command = Command::new(loadgen());
-        command.args(["run", "--model", MODEL, "--arrival", "constant", "--threads", "1"]);
+        command.args(["run", "--model", MODEL, "--arrival", arrival, "--threads", "1"]);
         command.args(["--format", "json", "--quiet", "--grace", "5m"]);
-        command.args(["--duration", duration, "--rate", &rate.to_string()]).args(SHAPE);
+        command.args(["--duration", duration, "--rate", rate]).args(SHAPE);
         command.arg("--url").arg(format!("http://{}", gateway.address));
         let process = Process::start_with_output(&mut command, &report, &dir.join("load.log"));
         Load { process, report }

@@ -13,6 +13,7 @@
 )]
 
 mod engines;
+mod fleet;
 mod gateway;
 mod kubectl;
 mod load;
@@ -20,6 +21,7 @@ mod objects;
 mod plane;
 mod ports;
 mod process;
+mod prometheus;
 mod scaler;
 mod scenarios;
 mod scene;
@@ -36,15 +38,18 @@ use scenarios::{SCENARIOS, Scenario};
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // Each waits much more than it computes, but the control plane is shared.
-    arguments.test_threads.get_or_insert(4);
-    let selected = |name: &str| {
+    arguments.test_threads.get_or_insert(6);
+    let selected = |name: &str, is_long: bool| {
         let matches = |filter: &String| {
             if arguments.exact { name == filter.as_str() } else { name.contains(filter.as_str()) }
         };
-        arguments.filter.as_ref().is_none_or(matches) && !arguments.skip.iter().any(matches)
+        let is_due = arguments.include_ignored || arguments.ignored == is_long;
+        is_due
+            && arguments.filter.as_ref().is_none_or(matches)
+            && !arguments.skip.iter().any(matches)
     };
-    let runs = !arguments.list && SCENARIOS.iter().any(|scenario| selected(scenario.name));
-    let plane = if runs {
+    let runs = SCENARIOS.iter().any(|scenario| selected(scenario.name, scenario.is_long));
+    let plane = if runs && !arguments.list {
         process::end_all_on_interrupt();
         match Plane::start() {
             Ok(plane) => Some(Arc::new(plane)),
@@ -57,8 +62,10 @@ fn main() -> ExitCode {
         None
     };
     let cluster = Arc::new(RwLock::new(()));
-    let trials = SCENARIOS.iter().map(|scenario| trial(scenario, plane.clone(), &cluster));
-    libtest_mimic::run(&arguments, trials.collect()).exit_code()
+    let mut trials: Vec<Trial> =
+        SCENARIOS.iter().map(|scenario| trial(scenario, plane.clone(), &cluster)).collect();
+    trials.push(fleet::trial());
+    libtest_mimic::run(&arguments, trials).exit_code()
 }
 
 /// A scenario that breaks the cluster has it alone.
@@ -79,4 +86,5 @@ fn trial(
         }
         Ok(())
     })
+    .with_ignored_flag(scenario.is_long)
 }

@@ -80,6 +80,31 @@ impl Target {
     }
 }
 
+impl Target {
+    /// A second Deployment of one replica of the same pods, as a canary without a controller has it.
+    pub(crate) fn canary(&self) -> Value {
+        let mut canary =
+            Target { replicas: 1, revision: self.revision + 1, ..self.clone() }.object();
+        canary["metadata"]["name"] = json!(format!("{NAME}-canary"));
+        canary["spec"]["selector"]["matchLabels"]["track"] = json!("canary");
+        canary["spec"]["template"]["metadata"]["labels"]["track"] = json!("canary");
+        canary
+    }
+}
+
+/// KEDA's own Prometheus trigger on the engines' queue, everything else left to its defaults.
+pub(crate) fn queue_trigger(prometheus: &str, namespace: &str, min: u32, max: u32) -> Value {
+    let query = format!("sum(vllm:num_requests_waiting{{namespace=\"{namespace}\"}})");
+    json!({
+        "apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject", "metadata": {"name": NAME},
+        "spec": {
+            "scaleTargetRef": {"name": NAME}, "minReplicaCount": min, "maxReplicaCount": max,
+            "triggers": [{"type": "prometheus", "metadata": {
+                "serverAddress": prometheus, "query": query, "threshold": "5"}}],
+        },
+    })
+}
+
 /// A ScaledObject to be.
 #[derive(Debug, Clone)]
 pub(crate) struct Scaled {
@@ -90,6 +115,7 @@ pub(crate) struct Scaled {
     kind: &'static str,
     triggers: Vec<BTreeMap<&'static str, String>>,
     paused: bool,
+    paused_scale_in: bool,
     tolerance: bool,
 }
 
@@ -108,6 +134,7 @@ impl Scaled {
             kind: "external-push",
             triggers: vec![metadata],
             paused: false,
+            paused_scale_in: false,
             tolerance: true,
         }
     }
@@ -136,6 +163,17 @@ impl Scaled {
         Scaled { paused, ..self }
     }
 
+    /// Held by KEDA's annotation for one direction.
+    pub(crate) fn paused_scale_in(self, paused_scale_in: bool) -> Scaled {
+        Scaled { paused_scale_in, ..self }
+    }
+
+    /// With the times and the hold that `generate` writes and nobody has to give.
+    pub(crate) fn as_generated(mut self) -> Scaled {
+        self.triggers[0].remove("ghostHold");
+        Scaled { cooldown_s: 300, initial_cooldown_s: 600, ..self }
+    }
+
     /// As users write it who know nothing of the dead band.
     pub(crate) fn without_tolerance(self) -> Scaled {
         Scaled { tolerance: false, ..self }
@@ -157,8 +195,13 @@ impl Scaled {
                 json!({"type": self.kind, "metricType": "AverageValue", "metadata": metadata})
             })
             .collect();
-        let annotations =
-            if self.paused { json!({"autoscaling.keda.sh/paused": "true"}) } else { json!({}) };
+        let annotations: BTreeMap<&str, &str> = [
+            (self.paused, "autoscaling.keda.sh/paused"),
+            (self.paused_scale_in, "autoscaling.keda.sh/paused-scale-in"),
+        ]
+        .into_iter()
+        .filter_map(|(is_set, key)| is_set.then_some((key, "true")))
+        .collect();
         json!({
             "apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject",
             "metadata": {"name": NAME, "annotations": annotations},

@@ -45,6 +45,22 @@ impl Plane {
     ///
     /// An error is what is missing on this machine.
     pub(crate) fn start() -> Result<Plane, String> {
+        let plane = Plane::prepare()?;
+        on_a_runtime(plane.bring_up());
+        Ok(plane)
+    }
+
+    /// Starts etcd and the API server alone, with what they need to take every object.
+    pub(crate) fn start_store() -> Result<Plane, String> {
+        let plane = Plane::prepare()?;
+        on_a_runtime(async {
+            plane.bring_up_store().await;
+            plane.give_rights();
+        });
+        Ok(plane)
+    }
+
+    fn prepare() -> Result<Plane, String> {
         let bin = env::var_os(BIN)
             .ok_or_else(|| format!("${BIN} is not set: use tests/cluster/run.sh"))?;
         let bin = fs::canonicalize(&bin).map_err(|error| format!("${BIN}: {error}"))?;
@@ -61,15 +77,31 @@ impl Plane {
         pki::make(&dir, ports.api)?;
         let plane = Plane { bin, dir, ports, running: Mutex::default() };
         println!("cluster: logs in {}", plane.dir().display());
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(plane.bring_up());
         Ok(plane)
     }
 
-    async fn bring_up(&self) {
+    /// etcd and the API server with the foreign kinds that are used here.
+    async fn bring_up_store(&self) {
         self.start_part(Part::Etcd);
         self.start_part(Part::ApiServer);
         self.until_served("/readyz").await;
+        let crds = self.bin.join("crds");
+        let own = Path::new("tests/cluster/crds");
+        for dir in [crds.as_path(), own] {
+            // Too large for the annotation of a plain apply.
+            self.kubectl().run(&["apply", "--server-side", "-f", dir.to_str().unwrap()]);
+        }
+    }
+
+    /// The scaler's own account and role, as they are installed.
+    fn give_rights(&self) {
+        for file in ["namespace", "serviceaccount", "rbac"] {
+            self.kubectl().run(&["apply", "-f", &format!("manifests/base/{file}.yaml")]);
+        }
+    }
+
+    async fn bring_up(&self) {
+        self.bring_up_store().await;
         let client = self.client().await;
         nodes::create(&client).await;
         let others = [Part::ControllerManager, Part::Scheduler, Part::Kwok];
@@ -78,18 +110,10 @@ impl Plane {
         for namespace in ["keda", "monitoring", "team-a"] {
             kubectl.run(&["create", "namespace", namespace]);
         }
-        let crds = self.bin.join("crds");
-        let own = Path::new("tests/cluster/crds");
-        for dir in [crds.as_path(), own] {
-            // Too large for the annotation of a plain apply.
-            kubectl.run(&["apply", "--server-side", "-f", dir.to_str().unwrap()]);
-        }
         kubectl
             .try_run_with(&["apply", "-f", "-"], &parts::external_metrics_api(&self.ports))
             .unwrap_or_else(|error| panic!("the external metrics API: {error}"));
-        for file in ["namespace", "serviceaccount", "rbac"] {
-            kubectl.run(&["apply", "-f", &format!("manifests/base/{file}.yaml")]);
-        }
+        self.give_rights();
         self.start_part(Part::Keda);
         self.start_part(Part::Adapter);
         self.until_keda_serves().await;
@@ -174,4 +198,10 @@ impl Plane {
     fn running(&self) -> std::sync::MutexGuard<'_, BTreeMap<Part, Process>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Runs what comes before any scenario.
+fn on_a_runtime(work: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(work);
 }

@@ -82,6 +82,11 @@ impl Process {
         }
     }
 
+    /// Its number.
+    pub(crate) fn id(&self) -> u32 {
+        self.0.id()
+    }
+
     /// Whether it still runs.
     pub(crate) fn runs(&mut self) -> bool {
         self.0.try_wait().unwrap().is_none()

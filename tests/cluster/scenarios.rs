@@ -7,6 +7,7 @@ mod basics;
 mod edits;
 mod faults;
 mod files;
+mod versus;
 mod zero;
 
 use std::future::Future;
@@ -23,15 +24,23 @@ pub(crate) struct Scenario {
     pub(crate) about: &'static str,
     /// It stops a part of the cluster, so that no other may run beside it.
     pub(crate) breaks: bool,
+    /// It takes so long that it runs only when asked for by `--ignored`.
+    pub(crate) is_long: bool,
     pub(crate) play: Play,
 }
 
 macro_rules! scenario {
-    ($name:literal, $about:literal, $play:path) => {
-        Scenario { name: $name, about: $about, breaks: false, play: |s| Box::pin($play(s)) }
-    };
-    ($name:literal, $about:literal, breaks $play:path) => {
-        Scenario { name: $name, about: $about, breaks: true, play: |s| Box::pin($play(s)) }
+    ($name:literal, $about:literal, $play:path $(, $field:ident)?) => {
+        Scenario {
+            $($field: true,)?
+            ..Scenario {
+                name: $name,
+                about: $about,
+                breaks: false,
+                is_long: false,
+                play: |scene| Box::pin($play(scene)),
+            }
+        }
     };
 }
 
@@ -63,10 +72,38 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         edits::rollout
     ),
     scenario!("surge_drift", "surge pods do not ratchet the count up", edits::surge_drift),
+    scenario!("canary", "a canary beside the target does not ratchet it up", edits::canary),
+    scenario!(
+        "paused_scale_in",
+        "what may not go down does not, and is said",
+        edits::paused_scale_in
+    ),
     scenario!("scaler_restart", "kill and stop the scaler under load", faults::scaler_restart),
     scenario!("engines_hang", "all engines hang under load", faults::engines_hang),
-    scenario!("keda_restart", "KEDA's operator is killed under load", breaks faults::keda_restart),
-    scenario!("adapter_restart", "KEDA's adapter is killed under load", breaks faults::adapter_restart),
-    scenario!("api_server_restart", "the API server is killed under load", breaks faults::api_restart),
-    scenario!("etcd_pause", "etcd hangs for half a minute under load", breaks faults::etcd_pause),
+    scenario!(
+        "prometheus_outage",
+        "the Prometheus that the engines are read from goes and comes",
+        faults::prometheus_outage
+    ),
+    scenario!("pod_loss", "a pod that is gone is replaced, not scaled for", faults::pod_loss),
+    scenario!("keda_restart", "KEDA's operator is killed under load", faults::keda_restart, breaks),
+    scenario!(
+        "adapter_restart",
+        "KEDA's adapter is killed under load",
+        faults::adapter_restart,
+        breaks
+    ),
+    scenario!(
+        "api_server_restart",
+        "the API server is killed under load",
+        faults::api_restart,
+        breaks
+    ),
+    scenario!(
+        "side_by_side",
+        "half an hour of load, by the scaler and by KEDA's own Prometheus trigger",
+        versus::side_by_side,
+        is_long
+    ),
+    scenario!("etcd_pause", "etcd hangs for half a minute under load", faults::etcd_pause, breaks),
 ];

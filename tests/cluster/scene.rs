@@ -20,6 +20,7 @@ use crate::kubectl::Kubectl;
 use crate::load::Load;
 use crate::objects::{NAME, Scaled, Target};
 use crate::plane::Plane;
+use crate::prometheus::Prometheus;
 use crate::scaler::{Scaler, Setup};
 use crate::scenarios::Scenario;
 use crate::timeline::{Sample, Timeline};
@@ -66,7 +67,8 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    async fn open(name: &str, plane: Arc<Plane>) -> Scene {
+    /// Opens one; [`play`] does it for a scenario, which may want a second beside its own.
+    pub(crate) async fn open(name: &str, plane: Arc<Plane>) -> Scene {
         let namespace = name.replace('_', "-");
         let client = plane.client().await;
         plane.kubectl().run(&["create", "namespace", &namespace]);
@@ -91,7 +93,7 @@ impl Scene {
     }
 
     /// Ends everything; the timeline.
-    async fn close(mut self) -> String {
+    pub(crate) async fn close(mut self) -> String {
         self.load = None;
         let kubectl = self.kubectl();
         // The ScaledObject first: its finalizer needs KEDA, and KEDA the namespace.
@@ -137,6 +139,15 @@ impl Scene {
         self.apply(&scaled.object());
     }
 
+    /// A Prometheus that scrapes this namespace; `None`, with a word of it, where it is not installed.
+    pub(crate) fn prometheus(&mut self) -> Option<Prometheus> {
+        let prometheus = Prometheus::start(&self.dir, &self.plane.admin(), &self.namespace);
+        if prometheus.is_none() {
+            self.timeline.say("skipped: no `prometheus` on the path (tests/setup.sh installs it)");
+        }
+        prometheus
+    }
+
     /// A ScaledObject that points at the scaler of this scene.
     pub(crate) fn scaled(&self, min: u32, max: u32) -> Scaled {
         Scaled::new(&self.setup.address(), min, max)
@@ -175,6 +186,20 @@ impl Scene {
         if let Some(load) = ended {
             self.tell(&load.end().await);
         }
+    }
+
+    /// Sends requests at these rates, as the load generator writes them, looks until all are
+    /// answered, and gives the report.
+    pub(crate) async fn play_load(&mut self, rates: &str, duration: &str) -> Value {
+        let mut load = Load::by_chance(&self.gateway, rates, duration, &self.dir);
+        self.timeline.say(&format!("load {rates} for {duration}"));
+        while load.runs() {
+            self.look().await;
+            sleep(INTERVAL).await;
+        }
+        let report = load.end().await;
+        self.tell(&report);
+        report
     }
 
     /// Sends this many requests within a second and gives the report once all are answered.
@@ -223,6 +248,20 @@ impl Scene {
     pub(crate) async fn snapshot(&self) -> Value {
         let scaler = self.scaler.as_ref().unwrap();
         scaler.workload(&self.namespace, NAME).await.unwrap()
+    }
+
+    /// Waits until the scaler has read the HPA that KEDA has made, with this number in it.
+    pub(crate) async fn until_its_hpa_has(&mut self, key: &str, value: f64) {
+        let end = Instant::now() + Duration::from_secs(60);
+        loop {
+            let hpa = self.snapshot().await["hpa"].clone();
+            if hpa[key].as_f64().is_some_and(|read| (read - value).abs() < 1e-9) {
+                self.timeline.say(&format!("{} has {key} {value}", hpa["name"]));
+                return;
+            }
+            assert!(Instant::now() < end, "within 60 s: {key} {value}; now {hpa}");
+            sleep(INTERVAL).await;
+        }
     }
 
     /// Looks each second until it is so; the scenario fails if that takes longer.

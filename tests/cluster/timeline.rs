@@ -46,6 +46,8 @@ impl fmt::Display for Sample {
 pub(crate) struct Timeline {
     started: Instant,
     text: String,
+    /// Ready replicas at each look.
+    ready: Vec<(Duration, u32)>,
     last: Option<Sample>,
     last_at: Instant,
     /// Replicas ordered, over time.
@@ -61,6 +63,7 @@ impl Timeline {
         Timeline {
             started: now,
             text: String::new(),
+            ready: Vec::new(),
             last: None,
             last_at: now,
             replica_seconds: 0.0,
@@ -83,6 +86,7 @@ impl Timeline {
                 self.direction = Some(is_up);
             }
         }
+        self.ready.extend(sample.ready.map(|ready| (self.at(), ready)));
         // Requests come and go all the time; that alone is no line.
         let differs = self.last.as_ref().is_none_or(|last| {
             (last.want, last.spec, last.ready, &last.health)
@@ -97,6 +101,28 @@ impl Timeline {
     /// Adds what happens now.
     pub(crate) fn say(&mut self, what: &str) {
         writeln!(self.text, "{:7.1} s  {what}", self.at().as_secs_f64()).unwrap();
+    }
+
+    /// The most ready replicas in each of so many equal parts of the time since `from`, as a row of
+    /// bars; the highest bar stands for `most`.
+    pub(crate) fn bars(&self, from: Duration, n_parts: u32, most: u32) -> String {
+        const BARS: [char; 9] = ['·', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+        let part = (self.at().saturating_sub(from)) / n_parts;
+        let ready = |index: u32| {
+            let (start, end) = (from + part * index, from + part * (index + 1));
+            let within = self.ready.iter().filter(|(at, _)| (start..end).contains(at));
+            within.map(|(_, ready)| *ready).max().unwrap_or(0)
+        };
+        let bar = |ready: u32| {
+            let height = (ready.min(most) * 8).div_ceil(most.max(1));
+            BARS.get(usize::try_from(height).unwrap()).copied().unwrap()
+        };
+        (0..n_parts).map(|index| bar(ready(index))).collect()
+    }
+
+    /// The most that were ever ready.
+    pub(crate) fn most_ready(&self) -> u32 {
+        self.ready.iter().map(|(_, ready)| *ready).max().unwrap_or(0)
     }
 
     /// Time since the start.

@@ -43,6 +43,7 @@ pub(crate) async fn steps_of_one(scene: &mut Scene) {
     let floor = |replicas: u32| all_day(replicas);
     let scaled = scene.scaled(1, 30);
     scene.begin(&Target::new(10), &scaled.clone().with("warmSchedule", &floor(10))).await;
+    scene.until_its_hpa_has("tolerance", 0.0).await;
     for (from, to) in [(10, 11), (11, 12), (12, 13), (13, 20), (20, 21), (21, 20), (20, 19)] {
         scene.scale_with(&scaled.clone().with("warmSchedule", &floor(to)));
         // Up at once, down after the hold.
@@ -55,6 +56,7 @@ pub(crate) async fn steps_of_one(scene: &mut Scene) {
 pub(crate) async fn dead_band(scene: &mut Scene) {
     let scaled = scene.scaled(1, 30).without_tolerance();
     scene.begin(&Target::new(10), &scaled.clone().with("warmSchedule", &all_day(10))).await;
+    scene.until_its_hpa_has("tolerance", 0.1).await;
     scene.scale_with(&scaled.clone().with("warmSchedule", &all_day(11)));
     scene.until("eleven are wanted", 30, |now| now.want == Some(11)).await;
     scene.stays("the HPA ignores it", 45, |now| now.spec == Some(10)).await;

@@ -91,3 +91,28 @@ pub(crate) async fn surge_drift(scene: &mut Scene) {
     scene.timeline.say("a new template rolls out");
     scene.stays("ten, whatever surges", 90, |now| now.spec == Some(10)).await;
 }
+
+/// The canary's pods have the target's labels, so that the scaler sees eleven where ten are ordered.
+pub(crate) async fn canary(scene: &mut Scene) {
+    let target = Target::new(10);
+    let scaled = scene.scaled(1, 30).with("ghostHold", "1h");
+    scene.begin(&target, &scaled).await;
+    scene.apply(&target.canary());
+    scene.timeline.say("a canary of one replica");
+    scene.stays("ten, whatever stands beside them", 75, |now| now.spec == Some(10)).await;
+}
+
+pub(crate) async fn paused_scale_in(scene: &mut Scene) {
+    let peak = at_a_peak(scene, &Target::new(1), 8).await;
+    let scaled = scene.scaled(1, 8).with("ghostHold", "10s");
+    scene.scale_with(&scaled.clone().paused_scale_in(true));
+    scene.load(0.0).await;
+    scene.until("fewer are wanted", 120, |now| now.want < peak).await;
+    scene.stays("and none goes", 45, |now| now.spec == peak).await;
+    let snapshot = scene.snapshot().await;
+    let said = snapshot["hpa"]["text"].as_str().unwrap_or_default().to_owned();
+    assert!(said.contains("steps down are disabled"), "{said}");
+    assert!(snapshot["cluster"]["said"].to_string().contains("paused-scale-in"), "{snapshot}");
+    scene.scale_with(&scaled);
+    scene.until("resumed, it goes down", 240, |now| now.spec == Some(1)).await;
+}

@@ -3,6 +3,7 @@
 use crate::objects::{Target, all_day};
 use crate::plane::Part;
 use crate::scene::Scene;
+use crate::timeline::Sample;
 
 /// What three replicas of the test's engine carry well, in requests a second.
 const THREE_REPLICAS: f64 = 3.5;
@@ -11,8 +12,12 @@ const MAX: u32 = 6;
 
 /// Under load with everything ready, and nothing let go meanwhile; the count.
 async fn at_a_peak(scene: &mut Scene) -> Option<u32> {
+    at_a_peak_of(scene, &Target::new(1)).await
+}
+
+async fn at_a_peak_of(scene: &mut Scene, target: &Target) -> Option<u32> {
     let scaled = scene.scaled(1, MAX).with("ghostHold", "1h");
-    scene.begin(&Target::new(1), &scaled).await;
+    scene.begin(target, &scaled).await;
     scene.load(THREE_REPLICAS).await;
     scene.until("more than one is ordered", 60, |now| now.spec > Some(1)).await;
     let settled =
@@ -47,6 +52,39 @@ pub(crate) async fn engines_hang(scene: &mut Scene) {
     scene.engines.signal("CONT");
     scene.timeline.say("they go on");
     scene.until("the inputs are whole again", 60, |now| now.health.as_deref() == Some("ok")).await;
+}
+
+pub(crate) async fn prometheus_outage(scene: &mut Scene) {
+    let Some(mut prometheus) = scene.prometheus() else { return };
+    scene.setup.configure(&format!("prometheus: [{{name: main, url: {}}}]\n", prometheus.url));
+    let scaled = scene.scaled(1, MAX).with("ghostHold", "1h").with("source", "prometheus");
+    scene.begin(&Target::new(1), &scaled).await;
+    scene.load(THREE_REPLICAS).await;
+    scene.until("more than one is ordered", 120, |now| now.spec > Some(1)).await;
+    let is_settled = |now: &Sample| now.spec == now.ready && now.in_flight < 16;
+    let peak = scene.until("the queue is served", 240, is_settled).await.spec;
+    prometheus.kill();
+    scene.timeline.say("Prometheus killed");
+    scene.until("it is missed", 90, |now| now.health.as_deref() == Some("degraded")).await;
+    scene.stays("no replica is lost", 45, |now| now.spec >= peak).await;
+    prometheus.start_again();
+    scene.timeline.say("Prometheus again");
+    scene.until("the inputs are whole again", 120, |now| now.health.as_deref() == Some("ok")).await;
+    scene.stays("nor after its start", 20, |now| now.spec >= peak).await;
+}
+
+/// As when its node is lost: the order stands, nothing is scaled for it, and it is said.
+pub(crate) async fn pod_loss(scene: &mut Scene) {
+    let peak = at_a_peak_of(scene, &Target::new(1).cold_start("15s")).await;
+    let pods = scene.kubectl().run(&["get", "pods", "-n", &scene.namespace, "-o", "name"]);
+    let lost = pods.lines().next().unwrap().to_owned();
+    let words = ["delete", &lost, "-n", &scene.namespace, "--grace-period=0", "--force"];
+    scene.kubectl().run(&words);
+    scene.timeline.say("a pod is gone");
+    scene.stays("the order stands", 40, |now| now.spec >= peak).await;
+    scene.until("it is replaced", 60, |now| now.ready >= peak).await;
+    let events = scene.kubectl().run(&["get", "events", "-n", &scene.namespace, "-o", "yaml"]);
+    assert!(events.contains("ExternalLoss"), "the loss is an event:\n{events}");
 }
 
 pub(crate) async fn keda_restart(scene: &mut Scene) {
