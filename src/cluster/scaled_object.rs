@@ -422,8 +422,8 @@ mod tests {
     #[test]
     fn f103_a_condition_that_contradicts_the_annotation_is_disputed() {
         let disputed = |annotation: Option<&str>, condition: Option<&str>| {
-            let annotations =
-                annotation.map_or(json!({}), |it| json!({"autoscaling.keda.sh/paused": it}));
+            let annotations = annotation
+                .map_or_else(|| json!({}), |it| json!({"autoscaling.keda.sh/paused": it}));
             let conditions = condition.map(|status| json!({"type": "Paused", "status": status}));
             let object = json!({
                 "apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject",

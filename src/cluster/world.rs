@@ -65,17 +65,13 @@ impl World {
 
     /// Takes one step of a watch.
     pub(super) fn apply(&mut self, update: Update, now: Moment) {
-        match update.change {
-            Change::Node(step) => {
-                let room_is_old = &mut self.room_is_old;
-                self.nodes.apply(step, now, |_no_namespace| *room_is_old = true);
-            }
-            change => {
-                self.room_is_old |= matches!(change, Change::Pod(_)) && self.is_whole;
-                if let Some(scope) = self.scopes.get_mut(update.scope) {
-                    scope.apply(change, now);
-                }
-            }
+        let Update { scope, change } = update;
+        if let Change::Node(step) = change {
+            let room_is_old = &mut self.room_is_old;
+            self.nodes.apply(step, now, |_no_namespace| *room_is_old = true);
+        } else if let Some(scope) = self.scopes.get_mut(scope) {
+            self.room_is_old |= matches!(change, Change::Pod(_)) && self.is_whole;
+            scope.apply(change, now);
         }
     }
 

@@ -51,10 +51,18 @@ pub(super) async fn read(
         SourceKind::Prometheus => {
             let read = upstreams.engines_of(&workload.key.namespace).await;
             live()
-                .map(|member| (Arc::clone(&member.id), read.sample(&member.id, &filter)))
+                .map(|member| {
+                    let sample = read.sample(&member.id, &filter).map_err(not_the_engines);
+                    (Arc::clone(&member.id), sample)
+                })
                 .collect()
         }
     }
+}
+
+/// A Prometheus that refuses connections says nothing of an engine, which would still be loading.
+fn not_the_engines(why: Why) -> Why {
+    if why == Why::Refused { Why::Transport } else { why }
 }
 
 impl Engines {

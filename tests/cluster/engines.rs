@@ -3,6 +3,7 @@
 //! Must not decide when a pod is Ready: that is the stand-in kubelet's.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,6 +12,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams};
+use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use crate::gateway::Gateway;
@@ -20,6 +22,8 @@ use crate::process::Process;
 pub(crate) const PORT: u16 = 8000;
 /// What the engines serve.
 pub(crate) const MODEL: &str = "test-model";
+/// The file that names the engines to a Prometheus.
+pub(crate) const TARGETS: &str = "targets.json";
 /// How often the pods are looked at.
 const INTERVAL: Duration = Duration::from_millis(300);
 
@@ -66,11 +70,13 @@ impl Engines {
         let running = Arc::<Mutex<Running>>::default();
         let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
         let (shared, dir) = (Arc::clone(&running), dir.to_owned());
+        let namespace = namespace.to_owned();
         let watcher = tokio::spawn(async move {
             loop {
                 // An API server that is away changes nothing about the engines.
                 if let Ok(list) = pods.list(&ListParams::default()).await {
                     let ready = ready(list.items);
+                    name_targets(&ready, &namespace, &dir.join(TARGETS));
                     // No new requests first, as a Service does it.
                     gateway.set_backends(ready.values().copied().collect());
                     lock(&shared).follow(ready, &dir);
@@ -110,6 +116,19 @@ fn ready(pods: Vec<Pod>) -> BTreeMap<String, SocketAddr> {
         stays.then_some((pod.metadata.name?, SocketAddr::new(ip, PORT)))
     };
     pods.into_iter().filter_map(of_pod).collect()
+}
+
+/// As Kubernetes's service discovery labels them, which Debian's Prometheus is built without.
+fn name_targets(ready: &BTreeMap<String, SocketAddr>, namespace: &str, path: &Path) {
+    let of_pod = |(pod, address): (&String, &SocketAddr)| json!({"targets": [address], "labels": {"namespace": namespace, "pod": pod}});
+    let text = ready.iter().map(of_pod).collect::<Value>().to_string();
+    if fs::read_to_string(path).is_ok_and(|known| known == text) {
+        return;
+    }
+    // Never half a file: it is read as soon as it changes.
+    let new = path.with_extension("new");
+    fs::write(&new, text).unwrap();
+    fs::rename(&new, path).unwrap();
 }
 
 fn engine(address: SocketAddr, log: &Path) -> Process {

@@ -1,12 +1,12 @@
-//! A real Prometheus of a scenario's own, which finds the pods of its namespace as any other does.
+//! A real Prometheus of a scenario's own, which reads the engines of its ready pods.
 //!
-//! Must not be told which pods there are.
+//! Must read nothing else: what KEDA or the scaler ask of it is about engines.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::engines::PORT;
+use crate::engines::TARGETS;
 use crate::ports;
 use crate::process::Process;
 
@@ -15,28 +15,20 @@ use crate::process::Process;
 pub(crate) struct Prometheus {
     /// Where it is asked.
     pub(crate) url: String,
-    dir: std::path::PathBuf,
+    dir: PathBuf,
     running: Option<Process>,
 }
 
 impl Prometheus {
-    /// Starts it on the ready pods of a namespace; `None` where it is not installed.
-    pub(crate) fn start(dir: &Path, kubeconfig: &Path, namespace: &str) -> Option<Prometheus> {
+    /// Starts it on the ready pods of a scenario; `None` where it is not installed.
+    pub(crate) fn start(scene: &Path) -> Option<Prometheus> {
         Command::new("prometheus").arg("--version").output().ok()?;
-        let dir = dir.join("prometheus");
+        let dir = scene.join("prometheus");
         fs::create_dir(&dir).unwrap();
         let config = format!(
             "global: {{scrape_interval: 1s, scrape_timeout: 1s}}\n\
-             scrape_configs:\n\
-             - job_name: engines\n\
-             \x20 kubernetes_sd_configs:\n\
-             \x20 - {{role: pod, kubeconfig_file: {}, namespaces: {{names: [{namespace}]}}}}\n\
-             \x20 relabel_configs:\n\
-             \x20 - {{source_labels: [__meta_kubernetes_pod_ready], regex: 'true', action: keep}}\n\
-             \x20 - {{source_labels: [__meta_kubernetes_pod_ip], regex: '(.+)', target_label: __address__, replacement: '$1:{PORT}'}}\n\
-             \x20 - {{source_labels: [__meta_kubernetes_namespace], target_label: namespace}}\n\
-             \x20 - {{source_labels: [__meta_kubernetes_pod_name], target_label: pod}}\n",
-            kubeconfig.display()
+             scrape_configs: [{{job_name: engines, file_sd_configs: [{{files: [{}]}}]}}]\n",
+            scene.join(TARGETS).display()
         );
         fs::write(dir.join("prometheus.yml"), config).unwrap();
         let [port] = ports::free();

@@ -141,7 +141,7 @@ impl Scene {
 
     /// A Prometheus that scrapes this namespace; `None`, with a word of it, where it is not installed.
     pub(crate) fn prometheus(&mut self) -> Option<Prometheus> {
-        let prometheus = Prometheus::start(&self.dir, &self.plane.admin(), &self.namespace);
+        let prometheus = Prometheus::start(&self.dir);
         if prometheus.is_none() {
             self.timeline.say("skipped: no `prometheus` on the path (tests/setup.sh installs it)");
         }

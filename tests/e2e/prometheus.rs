@@ -42,7 +42,7 @@ async fn tenants_stay_apart_and_a_lost_prometheus_holds_their_counts() {
     for (name, want) in [("team-a/llm", 6), ("team-b/llm", 2)] {
         let lost = |llm: &serde_json::Value| llm["health"] == "degraded";
         let lost = scaler.workload_when(name, "degraded", lost).await;
-        assert_eq!(lost["decision"]["health"]["why"], "refused", "{lost:#}");
+        assert_eq!(lost["decision"]["health"]["why"], "transport", "{lost:#}");
         assert_eq!(keda.poll(name).await, (want, true), "{name}");
     }
     prometheus.start_again();

@@ -32,7 +32,7 @@ pub(crate) async fn side_by_side(scene: &mut Scene) {
     let mut plain = Scene::open("side-by-side-keda", std::sync::Arc::clone(&scene.plane)).await;
     let Some(prometheus) = plain.prometheus() else { return };
     let target = Target::new(1).cold_start("60s");
-    let scaled = scene.scaled(1, MAX).as_generated();
+    let scaled = scene.scaled(1, MAX).with_defaults();
     scene.begin(&target, &scaled).await;
     plain.deploy(&target).await;
     plain.apply(&queue_trigger(&prometheus.url, &plain.namespace, 1, MAX));
