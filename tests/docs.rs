@@ -40,8 +40,9 @@ fn the_table_of_engines_is_what_is_read_of_them() {
         let named = EngineFamily::NAMED.iter().find(|(_, family)| *family == about.family);
         let reads = about.reads();
         let first = |signal| {
-            let names = &reads.iter().find(|(known, _)| *known == signal)?.1;
-            Some(format!("{signal} `{}`", names.first()?))
+            let names = reads.iter().find(|(known, _)| *known == signal)?.1.first()?;
+            let spans: Vec<_> = names.iter().map(|name| format!("`{name}`")).collect();
+            Some(format!("{signal} {}", spans.join(" + ")))
         };
         let series = ["waiting", "running", "KV use"].into_iter().filter_map(first);
         [

@@ -1,6 +1,8 @@
 //! Every engine dialect of the simulator, over a real socket, read by the scaler: the numbers must
 //! be those that the engine itself holds, and what an engine does not tell must stay unknown.
 
+use std::convert::Infallible;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use axum::Router;
@@ -11,33 +13,39 @@ use ghostscaler::inventory::Endpoint;
 use ghostscaler::signals::engine::{EnginePage, EngineReader, Filter, PageError};
 use ghostscaler::source::scrape::{Options, Scraper, Target};
 use ghostscaler::trigger::EngineFamily;
-use loadgen::engine::{Engine, Histogram, PS_PER_S, Profile, Request, Time, Watch};
-use loadgen::engine::{Replica, ReplicaEvent};
+use loadgen::engine::{
+    Engine, Gauges, Histogram, Metrics, PS_PER_S, Profile, Replica, ReplicaEvent, Request, Time,
+    Watch,
+};
 use loadgen::exposition::{Dialect, Http, Rank, Server, render};
-use std::convert::Infallible;
-use std::ops::ControlFlow;
 use tokio::net::TcpListener;
 
 /// Requests of each load, of which four run at once.
 const REQUESTS: u64 = 30;
 
-/// A tiny engine that has got a load and served it until `finished` requests have ended.
-fn engine(requests: u64, finished: u64) -> Replica {
+/// A tiny engine that has got so many requests, at the first moment at which `reached` holds.
+fn engine(requests: u64, reached: fn(&Metrics) -> bool) -> Replica {
     let mut profile = Profile::load("tiny-cpu").unwrap();
     profile.limits.max_num_seqs = 4;
     let mut replica = Replica::warm(Arc::new(profile));
     for id in 0..requests {
         replica.submit(Request::new(id, 42, 200), Time::ZERO).unwrap();
     }
-    let ended = |replica: &Replica| replica.engine().metrics().finished_length;
-    while requests > 0 && (ended(&replica) < finished || finished == 0) {
+    while !reached(replica.engine().metrics()) {
         let next = replica.next_event().expect("the load gets there");
         replica.advance(next, Watch::FirstToken, &mut |_: ReplicaEvent| {});
-        if finished == 0 && replica.engine().metrics().generation_tokens > 100 {
-            break;
-        }
     }
     replica
+}
+
+/// Some have ended, four run, and the others wait.
+fn queued() -> Replica {
+    engine(REQUESTS, |metrics| metrics.finished_length >= 9 && metrics.gauges.running == 4)
+}
+
+/// All have ended.
+fn served() -> Replica {
+    engine(REQUESTS, |metrics| metrics.finished_length == REQUESTS && metrics.gauges.running == 0)
 }
 
 fn page(dialect: &Dialect, replicas: &[Replica], change: impl FnOnce(&mut Server<'_>)) -> String {
@@ -200,6 +208,14 @@ fn tells(dialect: &Dialect) -> Tells {
     }
 }
 
+/// The share of the KV cache in use: 0.9.1 counted vLLM's null block as used.
+fn kv_usage(dialect: &Dialect, gauges: &Gauges) -> f64 {
+    match dialect.name {
+        "vllm-0.9.1-v1" => (gauges.kv_blocks_used + 1) as f64 / (gauges.kv_blocks_total + 1) as f64,
+        _ => gauges.kv_usage(),
+    }
+}
+
 /// The sample that the engine's own numbers make.
 fn truth(dialect: &Dialect, replica: &Replica) -> EngineSample {
     let tells = tells(dialect);
@@ -226,7 +242,7 @@ fn truth(dialect: &Dialect, replica: &Replica) -> EngineSample {
         waiting: Some(gauges.waiting as f64),
         waiting_deferred: some(tells.deferred, gauges.deferred as f64),
         running: Some(gauges.running as f64),
-        kv_usage: some(tells.kv_usage, gauges.kv_usage()),
+        kv_usage: some(tells.kv_usage, kv_usage(dialect, &gauges)),
         kv_tokens: some(tells.kv_tokens, (blocks * profile.kv.block_tokens) as f64),
         prompt_tokens: Some(prompts),
         generated_tokens: match dialect.name {
@@ -281,7 +297,7 @@ fn started(server: &mut Server<'_>) {
 
 #[tokio::test]
 async fn every_dialect_under_a_queue_gives_the_engines_own_numbers() {
-    let replica = [engine(REQUESTS, 9)];
+    let replica = [queued()];
     let gauges = replica[0].engine().metrics().gauges;
     assert!(gauges.running == 4 && gauges.waiting >= 10, "{gauges:?}");
     for dialect in Dialect::ALL {
@@ -293,7 +309,7 @@ async fn every_dialect_under_a_queue_gives_the_engines_own_numbers() {
 
 #[tokio::test]
 async fn every_dialect_after_its_load_is_a_true_zero_with_its_totals() {
-    let replica = [engine(REQUESTS, REQUESTS)];
+    let replica = [served()];
     for dialect in Dialect::ALL {
         let read = read(dialect, page(dialect, &replica, started)).await.unwrap();
         assert_eq!((read.sample.waiting, read.sample.running), (Some(0.0), Some(0.0)));
@@ -303,7 +319,7 @@ async fn every_dialect_after_its_load_is_a_true_zero_with_its_totals() {
 
 #[tokio::test]
 async fn before_the_first_request_a_dialect_says_zero_or_nothing_and_never_a_guess() {
-    let replica = [engine(0, 0)];
+    let replica = [engine(0, |_| true)];
     for dialect in Dialect::ALL {
         let read = read(dialect, page(dialect, &replica, started)).await;
         let load = read.map(|read| (read.sample.waiting, read.sample.running));
@@ -320,7 +336,7 @@ async fn before_the_first_request_a_dialect_says_zero_or_nothing_and_never_a_gue
 
 #[tokio::test]
 async fn ranks_of_a_server_are_summed_in_every_dialect_that_tells_them_apart() {
-    let replicas = [engine(REQUESTS, 9), engine(12, 0)];
+    let replicas = [queued(), engine(12, |metrics| metrics.generation_tokens > 100)];
     let in_flight = |replica: &Replica| {
         let gauges = replica.engine().metrics().gauges;
         (gauges.waiting as f64, gauges.running as f64)
@@ -335,7 +351,7 @@ async fn ranks_of_a_server_are_summed_in_every_dialect_that_tells_them_apart() {
         assert_eq!(load, expected, "{}", dialect.name);
         assert_eq!(read.sample.waiting_spread, Some((waiting - more_waiting).abs()));
         // Of what each process repeats, the one that knows counts (vLLM 0.11.0).
-        let usage = |replica: &Replica| replica.engine().metrics().gauges.kv_usage();
+        let usage = |replica: &Replica| kv_usage(dialect, &replica.engine().metrics().gauges);
         let most = usage(&replicas[0]).max(usage(&replicas[1]));
         assert!((read.sample.kv_usage.unwrap() - most).abs() < 1e-9, "{}", dialect.name);
         told += 1;
@@ -345,7 +361,7 @@ async fn ranks_of_a_server_are_summed_in_every_dialect_that_tells_them_apart() {
 
 #[tokio::test]
 async fn without_statistics_or_under_another_name_no_dialect_is_an_idle_engine() {
-    let replica = [engine(REQUESTS, 9)];
+    let replica = [queued()];
     for dialect in Dialect::ALL {
         let off = page(dialect, &replica, |server| server.log_stats = false);
         let error = read(dialect, off).await.unwrap_err();
@@ -358,7 +374,7 @@ async fn without_statistics_or_under_another_name_no_dialect_is_an_idle_engine()
 
 #[tokio::test]
 async fn a_page_cut_off_anywhere_in_its_last_line_is_no_reading() {
-    let replica = [engine(REQUESTS, 9)];
+    let replica = [queued()];
     for dialect in Dialect::ALL {
         let mut page = page(dialect, &replica, started);
         page.pop();

@@ -44,9 +44,8 @@ fn trtllm_serves_json_beside_its_page() {
     assert!(idle.head.contains("content-type: application/json\r\n"), "{}", idle.head);
     assert_eq!(idle.body, "[]");
     let stream = engine.complete(2_000, true);
-    let busy = eventually("a step", || {
-        Some(engine.get("/metrics").body).filter(|body| body != "[]")
-    });
+    let busy =
+        eventually("a step", || Some(engine.get("/metrics").body).filter(|body| body != "[]"));
     let steps: serde_json::Value = serde_json::from_str(&busy).unwrap();
     assert_eq!(steps[0]["numActiveRequests"], 1);
     drop(stream);

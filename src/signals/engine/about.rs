@@ -120,11 +120,11 @@ impl About {
         About::ALL.iter().find(|about| about.family == family)
     }
 
-    /// What is read, with the names of its series in the order of preference, in their first
-    /// spelling.
+    /// What is read, with the names of its series in their first spelling: the alternatives in their
+    /// order, and of each what is added up or otherwise put together.
     #[must_use]
-    pub fn reads(&self) -> Vec<(&'static str, Vec<String>)> {
-        let mut reads: Vec<(&'static str, Vec<String>)> = Vec::new();
+    pub fn reads(&self) -> Vec<(&'static str, Vec<Vec<String>>)> {
+        let mut reads: Vec<(&'static str, Vec<Vec<String>>)> = Vec::new();
         let Some(profile) = PROFILES.iter().find(|profile| profile.family == self.family) else {
             return reads;
         };
@@ -167,7 +167,7 @@ const SIGNALS: [(Field, &str); 23] = [
     (Field::StartedAt, "start"),
 ];
 
-fn names_of(profile: &Profile, field: Field) -> Vec<String> {
+fn names_of(profile: &Profile, field: Field) -> Vec<Vec<String>> {
     let mut rows: Vec<_> = profile.rows.iter().filter(|row| row.field == field).collect();
     rows.sort_by_key(|row| row.preference);
     let prefix = profile.prefixes.first().copied().unwrap_or_default();
@@ -175,7 +175,8 @@ fn names_of(profile: &Profile, field: Field) -> Vec<String> {
         None => format!("{prefix}{}", row.name),
         Some((label, value)) => format!("{prefix}{}{{{label}=\"{value}\"}}", row.name),
     };
-    rows.iter().map(name).collect()
+    let alternatives = rows.chunk_by(|a, b| a.preference == b.preference);
+    alternatives.map(|rows| rows.iter().map(name).collect()).collect()
 }
 
 #[cfg(test)]
@@ -197,7 +198,8 @@ mod tests {
     #[test]
     fn every_row_of_a_profile_is_told() {
         for (profile, about) in PROFILES.iter().zip(About::ALL) {
-            let told: usize = about.reads().iter().map(|(_, names)| names.len()).sum();
+            let reads = about.reads();
+            let told: usize = reads.iter().flat_map(|(_, names)| names).map(Vec::len).sum();
             assert_eq!(told, profile.rows.len(), "{:?}", about.family);
         }
     }

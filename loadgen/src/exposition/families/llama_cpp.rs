@@ -69,9 +69,7 @@ pub(in crate::exposition) const ALL: &[Family] = &[
     family(
         "predicted_tokens_seconds",
         "Average generation throughput in tokens/s",
-        Rows::Gauge(&[(&[], |rank| {
-            rate(predicted(rank), seconds(&rank.metrics.decode_time))
-        })]),
+        Rows::Gauge(&[(&[], |rank| rate(predicted(rank), seconds(&rank.metrics.decode_time)))]),
     ),
     family(
         "requests_processing",

@@ -275,7 +275,8 @@ fn an_impossible_load_is_refused_in_every_family() {
 
 #[test]
 fn one_family_is_read_of_a_page_with_several_and_the_trigger_may_choose() {
-    let page = format!("{LIVE}num_requests_waiting 50\ntgi_queue_size 60\ntgi_batch_current_size 1\n");
+    let page =
+        format!("{LIVE}num_requests_waiting 50\ntgi_queue_size 60\ntgi_batch_current_size 1\n");
     assert_eq!(sample(&page).waiting, Some(7.0));
     for (family, waiting) in [(EngineFamily::Nim, 50.0), (EngineFamily::Tgi, 60.0)] {
         let filter = Filter { model_name: None, family: Some(family) };
