@@ -226,6 +226,32 @@ pub enum EngineFamily {
     Vllm,
     /// SGLang.
     Sglang,
+    /// Text Generation Inference.
+    Tgi,
+    /// trtllm-serve, TensorRT-LLM's own server.
+    Trtllm,
+    /// Triton with the TensorRT-LLM backend.
+    Triton,
+    /// llama.cpp's server.
+    LlamaCpp,
+    /// LMDeploy.
+    LmDeploy,
+    /// NVIDIA NIM for LLMs.
+    Nim,
+}
+
+impl EngineFamily {
+    /// Every family with the value of `engine` that names it.
+    pub const NAMED: [(&'static str, EngineFamily); 8] = [
+        ("vllm", EngineFamily::Vllm),
+        ("sglang", EngineFamily::Sglang),
+        ("tgi", EngineFamily::Tgi),
+        ("trtllm", EngineFamily::Trtllm),
+        ("triton", EngineFamily::Triton),
+        ("llamacpp", EngineFamily::LlamaCpp),
+        ("lmdeploy", EngineFamily::LmDeploy),
+        ("nim", EngineFamily::Nim),
+    ];
 }
 
 /// Where engine metrics are read.

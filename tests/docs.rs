@@ -16,6 +16,8 @@ use ghostscaler::grpc::observe::RpcMetrics;
 use ghostscaler::proto::ScaledObjectRef;
 use ghostscaler::proto::external_scaler_client::ExternalScalerClient;
 use ghostscaler::registry::{Limits, Registry};
+use ghostscaler::signals::engine::About;
+use ghostscaler::trigger::EngineFamily;
 use ghostscaler::{cluster, config, grpc, metrics, trigger};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
@@ -30,6 +32,30 @@ fn the_table_of_trigger_metadata_is_the_parsers() {
         [key, field.expected(), field.default.to_owned(), field.doc.to_owned()]
     });
     check_table("Trigger metadata", "key | value | default | what it does", rows);
+}
+
+#[test]
+fn the_table_of_engines_is_what_is_read_of_them() {
+    let rows = About::ALL.iter().map(|about| {
+        let named = EngineFamily::NAMED.iter().find(|(_, family)| *family == about.family);
+        let reads = about.reads();
+        let first = |signal| {
+            let names = reads.iter().find(|(known, _)| *known == signal)?.1.first()?;
+            let spans: Vec<_> = names.iter().map(|name| format!("`{name}`")).collect();
+            Some(format!("{signal} {}", spans.join(" + ")))
+        };
+        let series = ["waiting", "running", "KV use"].into_iter().filter_map(first);
+        [
+            format!("`{}`", named.unwrap().0),
+            about.engine.to_owned(),
+            about.evidence.to_string(),
+            about.page.to_owned(),
+            series.collect::<Vec<_>>().join(", "),
+            about.without.to_owned(),
+        ]
+    });
+    let head = "`engine` | engine | names from | page | read from, first of all | done without";
+    check_table("Engines that are read", head, rows);
 }
 
 #[test]

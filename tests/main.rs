@@ -11,6 +11,7 @@ mod conformance;
 mod dcgm;
 mod docs;
 mod e2e;
+mod engines;
 mod grpc;
 mod hpa;
 mod manifests;

@@ -5,7 +5,9 @@
 //! so a simulation shows its engines exactly as a server with sockets does.
 //!
 //! A dialect is data: the families in their order, with their help texts, labels and where each
-//! value comes from. `families.rs` defines each family once; `dialects.rs` lists them by version.
+//! value comes from. `families.rs` defines each family once; `dialects.rs` lists them by engine and
+//! version, and says which of them a captured page of a running server bears out. `iterations.rs`
+//! is the JSON that trtllm-serve has where others have their page.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -24,12 +26,14 @@
 mod dialects;
 mod families;
 mod http;
+mod iterations;
 mod process;
 mod render;
 mod text;
 
-pub use dialects::{Dialect, UnknownDialect};
+pub use dialects::{Dialect, Manners, UnknownDialect};
 pub use http::{Exchange, Http};
+pub use iterations::iterations;
 pub use render::render;
 
 use crate::engine::{Condition, Gauges, Metrics, Profile, Replica, SleepLevel, Time, secs_from_ps};
@@ -91,8 +95,9 @@ pub struct Server<'a> {
     pub multiprocess: bool,
     /// False is `--disable-log-stats`: no engine series at all. Default: true.
     pub log_stats: bool,
-    /// What stands before the name of each engine series. Default: `vllm:`.
-    pub namespace: &'a str,
+    /// What stands before the name of each engine series instead of the dialect's own. Default:
+    /// nothing else.
+    pub namespace: Option<&'a str>,
     /// When the process started, in seconds since the Unix epoch. Default: 0.
     pub started_unix_s: f64,
     /// Now, on the same clock. Default: 0.
@@ -110,7 +115,7 @@ impl<'a> Server<'a> {
             rejections: 0,
             multiprocess: ranks.len() > 1,
             log_stats: true,
-            namespace: "vllm:",
+            namespace: None,
             started_unix_s: 0.0,
             now_unix_s: 0.0,
         }

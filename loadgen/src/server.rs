@@ -64,8 +64,9 @@ pub struct Args {
     #[arg(long, value_name = "profile|DURATION", value_parser = cold_start)]
     pub cold_start: Option<ColdStart>,
 
-    /// Whose metrics and manners: vllm-0.32, vllm-0.9.1-v1 or vllm-0.9.1-v0.
-    #[arg(long, value_name = "NAME", default_value = "vllm-0.32", value_parser = dialect)]
+    /// Whose metrics and manners; `--help` lists them.
+    #[arg(long, value_name = "NAME", default_value = "vllm-0.32", value_parser = dialect,
+        long_help = dialect_help())]
     pub dialect: &'static Dialect,
 
     /// The served model's name [default: the profile's].
@@ -127,6 +128,11 @@ impl Args {
     }
 
     async fn serve(self) -> anyhow::Result<()> {
+        ensure!(
+            self.data_parallel == 1 || self.dialect.tells_ranks_apart(),
+            "dialect `{}` does not tell the engines of a server apart: expected --data-parallel 1",
+            self.dialect.name
+        );
         let api_key = self.api_key_file.as_ref().map(read_key).transpose()?;
         let profile = Arc::new(self.adapted_profile()?);
         let signalled = listen::ended()?;
@@ -169,7 +175,7 @@ impl Args {
         }
         let ended = async {
             while drivers.join_next().await.is_some() {}
-            if self.dialect.hangs_on_sigterm {
+            if self.dialect.manners.hangs_on_sigterm {
                 // Until the clients have given up, or somebody else does.
                 let _all = slots.acquire_many(listener::MAX_CONNECTIONS).await;
             }
@@ -261,6 +267,18 @@ fn cold_start(text: &str) -> Result<ColdStart, String> {
 
 fn dialect(name: &str) -> Result<&'static Dialect, UnknownDialect> {
     Dialect::named(name)
+}
+
+fn dialect_help() -> String {
+    let mut help = "Whose metrics and manners. Uncaptured ones have the names of the engine's \
+        own source or documentation, which no page of a running server was at hand to check:"
+        .to_owned();
+    for dialect in Dialect::ALL {
+        let page = dialect.paths.first().copied().unwrap_or_default();
+        let known = if dialect.is_captured { "captured" } else { "uncaptured" };
+        help.push_str(&format!("\n  {:14} {known:11} {page}", dialect.name));
+    }
+    help
 }
 
 fn pathology_help() -> String {

@@ -94,6 +94,12 @@ fn captured(name: &str) -> Option<String> {
     }
 }
 
+/// A page of the repository; `data/pages/capture.py` says of which server and under which load.
+fn kept(name: &str) -> String {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/pages").join(name);
+    std::fs::read_to_string(path).unwrap()
+}
+
 fn fixtures() -> PathBuf {
     #[expect(clippy::disallowed_methods, reason = "a test has no flags to read the path from")]
     let root = std::env::var("GHOSTSCALER_FIXTURES").map_or_else(
@@ -206,16 +212,26 @@ fn check(
     values: Values,
     change: impl FnOnce(&mut Server<'_>),
 ) {
-    let Some(captured) = captured(fixture) else {
-        return;
-    };
-    let http = http_of(&captured);
+    if let Some(captured) = captured(fixture) {
+        compare(fixture, &captured, dialect, replicas, values, change);
+    }
+}
+
+fn compare(
+    fixture: &str,
+    captured: &str,
+    dialect: &Dialect,
+    replicas: &[Replica],
+    values: Values,
+    change: impl FnOnce(&mut Server<'_>),
+) {
+    let http = http_of(captured);
     let ranks: Vec<Rank<'_>> = replicas.iter().map(Rank::of).collect();
     let mut server = Server::new("tiny-llama", &ranks, &http);
     change(&mut server);
     let mut page = String::new();
     render(dialect, &server, &mut page);
-    let (mut expected, mut found) = (families(&captured), families(&page));
+    let (mut expected, mut found) = (families(captured), families(&page));
     if !captured.contains("# HELP python_info") {
         // In multiprocess mode the order of the types, and of HTTP rows, is that in which files
         // happened to be read; within a type it is that of the code.
@@ -368,6 +384,28 @@ fn vllm_0_9_1_with_the_v0_engine() {
     let load = Load { warm_up: false, ..THIRTY };
     check("metrics-0.9.1-v0-queued.txt", dialect, &[load.queued(8, 154)], QUEUE, |_| {});
     check("metrics-0.9.1-v0-after.txt", dialect, &[load.done()], Values::All, |_| {});
+}
+
+#[test]
+fn llama_cpp() {
+    let dialect = &Dialect::LLAMA_CPP;
+    let check = |moment: &str, replica: Replica, values| {
+        let name = format!("llamacpp-{moment}.txt");
+        compare(&name, &kept(&name), dialect, &[replica], values, |_| {});
+    };
+    // What it took, and the longest sequence, which the simulated engine does not keep.
+    const SETTLED: Values = Values::Of(&[
+        "llamacpp:prompt_tokens_total",
+        "llamacpp:prompt_tokens_cached_total",
+        "llamacpp:tokens_predicted_total",
+        "llamacpp:spec_decode_num_drafts_total",
+        "llamacpp:requests_processing",
+        "llamacpp:requests_deferred",
+    ]);
+    let load = Load { warm_up: false, count: 30, long: 0..0, output: 200 };
+    check("idle", server(|_| {}), Values::All);
+    check("queued", load.queued(12, 60), SETTLED);
+    check("after", load.done(), SETTLED);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod api;
 pub(crate) mod client;
+mod dialects;
 mod life;
 mod pathologies;
 

@@ -273,7 +273,7 @@ impl Member {
         let busy = |sample: &EngineSample| {
             sample.running.unwrap_or(0.0) + sample.waiting.unwrap_or(0.0) > 0.0
         };
-        if busy(&before) && busy(sample) && rates.moved() == Some(false) {
+        if busy(&before) && busy(sample) && rates.stand_still() {
             self.flat_ms = self.flat_ms.saturating_add(elapsed_ms);
             self.flat_samples = self.flat_samples.saturating_add(1);
         } else {
@@ -329,7 +329,10 @@ impl Member {
             (_, None, _) | (_, _, None) => None,
         };
         seen.rank_spread |= sample.waiting_spread.is_some_and(|spread| spread > 0.0);
-        seen.learnable &= sample.steps.is_some() && sample.generated_tokens.is_some();
+        // The model is fitted to rows of all four, and of the KV cache some engines tell nothing.
+        seen.learnable &= sample.steps.is_some()
+            && sample.generated_tokens.is_some()
+            && (sample.kv_usage.is_some() || sample.kv_tokens.is_some());
         match &self.rates {
             None => seen.whole = false,
             Some(rates) => {

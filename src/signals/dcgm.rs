@@ -171,16 +171,18 @@ impl DcgmReader {
 }
 
 impl Sink for PageRows {
-    fn wants(&self, name: &[u8]) -> bool {
-        names::field_of(name).is_some()
+    type Wanted = names::Field;
+
+    fn wants(&self, name: &[u8]) -> Option<names::Field> {
+        names::field_of(name)
     }
 
-    fn sample(&mut self, sample: Sample<'_>) {
+    fn sample(&mut self, field: names::Field, sample: Sample<'_>) {
         let at = sample.at_ms.map_or(self.at, Moment);
-        self.fold.add(sample.name, sample.labels, sample.value, at);
+        self.fold.take(field, sample.labels, sample.value, at);
     }
 
-    fn declared(&mut self, _name: &str) {}
+    fn declared(&mut self, _field: names::Field, _name: &str) {}
 }
 
 /// Why a page or a set of series gives no devices.

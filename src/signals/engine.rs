@@ -3,16 +3,24 @@
 //! Engines and versions are recognised by the series present, never by configuration; a number
 //! that the engine does not tell stays `None` and never becomes zero.
 
+mod about;
 mod fold;
+mod llama_cpp;
+mod lmdeploy;
+mod nim;
 mod profile;
 mod sglang;
+mod tgi;
 mod totals;
+mod triton;
+mod trtllm;
 mod vllm;
 
 use crate::decision::{EngineSample, Moment, Why};
 use crate::signals::exposition::{self, Format, Parser, Sample, Sink};
 use crate::trigger::EngineFamily;
 
+pub use about::{About, Evidence};
 pub use fold::SeriesFold;
 
 /// What to read of what an endpoint says.
@@ -29,14 +37,18 @@ pub struct Filter {
 #[derive(Debug)]
 pub struct EngineReader<'f> {
     parser: Parser,
-    fold: SeriesFold<'f>,
+    series: PageSeries<'f>,
 }
+
+/// The series of a page, as the parser hands them on.
+#[derive(Debug)]
+struct PageSeries<'f>(SeriesFold<'f>);
 
 impl<'f> EngineReader<'f> {
     /// A reader for one page in the text format.
     #[must_use]
     pub fn new(filter: &'f Filter) -> EngineReader<'f> {
-        EngineReader { parser: Parser::default(), fold: SeriesFold::new(filter) }
+        EngineReader { parser: Parser::default(), series: PageSeries(SeriesFold::new(filter)) }
     }
 
     /// The same reader for a page in this format.
@@ -51,7 +63,7 @@ impl<'f> EngineReader<'f> {
     ///
     /// When the page is no metrics page or breaks a bound: the rest of it need not be fetched.
     pub fn push(&mut self, chunk: &[u8]) -> Result<(), PageError> {
-        Ok(self.parser.push(chunk, &mut self.fold)?)
+        Ok(self.parser.push(chunk, &mut self.series)?)
     }
 
     /// Ends the page. `at` is the sample's time, unless the page has timestamps of its own.
@@ -61,21 +73,23 @@ impl<'f> EngineReader<'f> {
     /// When the page was cut off or unreadable, or no known engine's sample is in it.
     pub fn finish(self, at: Moment) -> Result<EnginePage, PageError> {
         self.parser.finish()?;
-        self.fold.close(at)
+        self.series.0.close(at)
     }
 }
 
-impl Sink for SeriesFold<'_> {
-    fn wants(&self, name: &[u8]) -> bool {
-        SeriesFold::wants(name)
+impl Sink for PageSeries<'_> {
+    type Wanted = fold::Wanted;
+
+    fn wants(&self, name: &[u8]) -> Option<fold::Wanted> {
+        SeriesFold::look_up(name)
     }
 
-    fn sample(&mut self, sample: Sample<'_>) {
-        self.take(sample.name, sample.labels, sample.value, sample.at_ms.map(Moment));
+    fn sample(&mut self, wanted: fold::Wanted, sample: Sample<'_>) {
+        self.0.take(wanted, sample.labels, sample.value, sample.at_ms.map(Moment));
     }
 
-    fn declared(&mut self, name: &str) {
-        self.declare(name);
+    fn declared(&mut self, wanted: fold::Wanted, _name: &str) {
+        self.0.declare(wanted);
     }
 }
 
@@ -93,18 +107,8 @@ pub struct EnginePage {
 pub fn prometheus_names() -> Vec<String> {
     let mut names = Vec::new();
     for profile in profile::PROFILES {
-        let rays: &[&str] = if profile.ray { &["", "ray_"] } else { &[""] };
-        for (i, row) in profile.rows.iter().enumerate() {
-            // Rows are sorted: one name's rows are neighbours.
-            let repeats = i.checked_sub(1).and_then(|i| profile.rows.get(i));
-            if repeats.is_some_and(|before| before.name == row.name) {
-                continue;
-            }
-            for ray in rays {
-                for separator in [':', '_'] {
-                    names.push(format!("{ray}{}{separator}{}", profile.prefix, row.name));
-                }
-            }
+        for name in profile.names() {
+            names.extend(profile.prefixes.iter().map(|prefix| format!("{prefix}{name}")));
         }
     }
     names
@@ -129,7 +133,10 @@ pub enum PageError {
     #[error(transparent)]
     Unreadable(#[from] exposition::Error),
     /// No series of a known engine, or none of the family asked for.
-    #[error("no known engine's series: expected vllm: or sglang: names")]
+    #[error(
+        "no known engine's series: expected those of vLLM, SGLang, TGI, TensorRT-LLM, Triton, \
+         llama.cpp, LMDeploy or NIM"
+    )]
     NoKnownSeries,
     /// Series of a router, which repeat its engines' names.
     #[error("the series are a router's, not an engine's")]

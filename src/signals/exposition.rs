@@ -31,15 +31,20 @@ pub enum Format {
 
 /// Takes what a page says.
 pub trait Sink {
-    /// Whether samples of this name are wanted. Asked once a line, with bytes not validated yet.
-    fn wants(&self, name: &[u8]) -> bool;
+    /// What the sink makes of a wanted name; handed back with the name's line, so that a name is
+    /// looked up once.
+    type Wanted;
+
+    /// What samples of this name are wanted for; `None` where they are not. Asked once a line, with
+    /// bytes not validated yet.
+    fn wants(&self, name: &[u8]) -> Option<Self::Wanted>;
 
     /// Takes a sample of a wanted name.
-    fn sample(&mut self, sample: Sample<'_>);
+    fn sample(&mut self, wanted: Self::Wanted, sample: Sample<'_>);
 
     /// Takes the name of a `# TYPE` line, if it is wanted: the page knows the metric, with or
     /// without samples.
-    fn declared(&mut self, name: &str);
+    fn declared(&mut self, wanted: Self::Wanted, name: &str);
 }
 
 /// One sample.
@@ -175,8 +180,8 @@ impl Parser {
     fn comment<S: Sink>(&mut self, line: &[u8], sink: &mut S) -> Result<(), Error> {
         if let Some(rest) = line.strip_prefix(b"# TYPE ") {
             let (name, _) = split_at_blank(rest.trim_ascii_start());
-            if sink.wants(name) {
-                sink.declared(self.utf8(name)?);
+            if let Some(wanted) = sink.wants(name) {
+                sink.declared(wanted, self.utf8(name)?);
             }
         } else if is_eof(line) {
             self.ended = true;
@@ -192,9 +197,9 @@ impl Parser {
                 None => return Ok(()),
             },
         };
-        if !sink.wants(name) {
+        let Some(wanted) = sink.wants(name) else {
             return Ok(());
-        }
+        };
         self.n_series += 1;
         if self.n_series > MAX_SERIES {
             return Err(Error::TooManySeries);
@@ -208,7 +213,7 @@ impl Parser {
             None => ("}", rest),
         };
         let (value, at_ms) = self.value(tail)?;
-        sink.sample(Sample { name, labels: Labels { rest: labels }, value, at_ms });
+        sink.sample(wanted, Sample { name, labels: Labels { rest: labels }, value, at_ms });
         Ok(())
     }
 

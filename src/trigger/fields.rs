@@ -40,15 +40,14 @@ pub const FIELDS: [Field; 17] = [
     Field {
         key: "engine",
         kind: "one of",
-        range: "auto, vllm, sglang",
+        range: "auto, vllm, sglang, tgi, trtllm, triton, llamacpp, lmdeploy, nim",
         default: "auto",
         doc: "The serving engine; auto recognises it by the series present.",
         set: |policy, value| {
+            let named = || EngineFamily::NAMED.iter().find(|(name, _)| *name == value);
             policy.engine = match value {
                 "auto" => None,
-                "vllm" => Some(EngineFamily::Vllm),
-                "sglang" => Some(EngineFamily::Sglang),
-                _ => return None,
+                _ => Some(named()?.1),
             };
             Some(())
         },

@@ -26,13 +26,15 @@ const LARGE_CHUNK_BYTES: usize = 16_384;
 struct WantsNothing;
 
 impl Sink for WantsNothing {
-    fn wants(&self, _name: &[u8]) -> bool {
-        false
+    type Wanted = ();
+
+    fn wants(&self, _name: &[u8]) -> Option<()> {
+        None
     }
 
-    fn sample(&mut self, _sample: Sample<'_>) {}
+    fn sample(&mut self, (): (), _sample: Sample<'_>) {}
 
-    fn declared(&mut self, _name: &str) {}
+    fn declared(&mut self, (): (), _name: &str) {}
 }
 
 fn read_engine(page: &[u8], chunk_bytes: usize) {

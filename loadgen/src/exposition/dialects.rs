@@ -1,33 +1,111 @@
-//! Which families a version shows, in its order, and how its pages behave.
+//! What a dialect is, and which there are; each lists its families in its order.
 //!
 //! Must not define a family.
 
-use super::families::{self as f, Family};
+mod others;
+mod vllm;
 
-/// A version's way to show its metrics.
+use super::families::Family;
+
+/// An engine's, or a version's, way to show its metrics.
 #[derive(Debug)]
 pub struct Dialect {
     /// What `--dialect` calls it.
     pub name: &'static str,
     /// What `/version` answers.
     pub version: &'static str,
+    /// Whether pages of a running server bear it out; otherwise its names and texts are those of
+    /// the engine's own source or documentation, and it has the families of load, tokens and
+    /// latency only.
+    pub is_captured: bool,
     /// The content type of the page.
     pub content_type: &'static str,
+    /// Where the page is.
+    pub paths: &'static [&'static str],
+    /// Whether `/metrics` is JSON instead, as trtllm-serve has it.
+    pub has_json: bool,
+    /// How the server behaves beside its page.
+    pub manners: Manners,
+    pub(super) families: &'static [Family],
+    /// What stands before the name of each engine series.
+    pub(super) namespace: &'static str,
+    /// Labels of every engine series.
+    pub(super) labels: &'static [Label],
+    /// What the names of counters end in.
+    pub(super) counter_suffix: &'static str,
+    pub(super) numbers: Numbers,
+    /// Whether each counter and histogram says since when it has counted.
+    pub(super) has_created: bool,
+    /// Whether the page begins with what Python's client shows of the process.
+    pub(super) has_process: bool,
+    /// Engine and API server are processes of their own, so every page is in multiprocess mode.
+    pub(super) always_multiprocess: bool,
+    pub(super) before_first: BeforeFirst,
+    pub(super) counts_http: bool,
+}
+
+/// How a server behaves beside its page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Manners {
     /// After its last client has gone away, an engine's gauges stay as they were until it makes a
     /// token again.
     pub gauges_stick_after_abort: bool,
     /// On SIGTERM with requests in flight, the engine dies and leaves their connections open
     /// without an answer.
     pub hangs_on_sigterm: bool,
-    pub(super) families: &'static [Family],
-    /// Whether engine series say which rank they belong to.
-    pub(super) engine_label: bool,
-    /// Engine and API server are processes of their own, so every page is in multiprocess mode.
-    pub(super) always_multiprocess: bool,
-    /// Before the first request only the cache configuration is there.
-    pub(super) lazy: bool,
-    pub(super) counts_http: bool,
 }
+
+/// A label of every engine series.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Label {
+    /// Which rank it belongs to.
+    Rank(&'static str),
+    /// The served model.
+    Model(&'static str),
+    Fixed(&'static str, &'static str),
+}
+
+/// How numbers are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Numbers {
+    /// As Python's client does.
+    Python,
+    /// As few digits as name the number.
+    Shortest,
+    /// As C++ streams do by themselves: six digits.
+    SixDigits,
+}
+
+/// What of the engine's families is there before its first step.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum BeforeFirst {
+    Everything,
+    /// The heads of all, without samples.
+    Heads,
+    /// These families, whole.
+    Only(&'static [&'static str]),
+}
+
+/// What dialects of Python's client have in common, and where others begin from.
+const PYTHON: Dialect = Dialect {
+    name: "",
+    version: "",
+    is_captured: false,
+    content_type: "text/plain; version=0.0.4; charset=utf-8",
+    paths: &["/metrics"],
+    has_json: false,
+    manners: Manners { gauges_stick_after_abort: false, hangs_on_sigterm: false },
+    families: &[],
+    namespace: "",
+    labels: &[],
+    counter_suffix: "_total",
+    numbers: Numbers::Python,
+    has_created: false,
+    has_process: false,
+    always_multiprocess: false,
+    before_first: BeforeFirst::Everything,
+    counts_http: false,
+};
 
 /// No dialect has that name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -40,51 +118,23 @@ pub struct UnknownDialect {
 }
 
 impl Dialect {
-    /// Every dialect, the newest first.
-    pub const ALL: [&'static Dialect; 3] =
-        [&Dialect::VLLM_0_32, &Dialect::VLLM_0_9_1_V1, &Dialect::VLLM_0_9_1_V0];
-
-    /// vLLM 0.32.
-    pub const VLLM_0_32: Dialect = Dialect {
-        name: "vllm-0.32",
-        version: "0.32.0",
-        content_type: "text/plain; version=1.0.0; charset=utf-8",
-        gauges_stick_after_abort: false,
-        hangs_on_sigterm: false,
-        families: VLLM_0_32,
-        engine_label: true,
-        always_multiprocess: false,
-        lazy: false,
-        counts_http: true,
-    };
-
-    /// vLLM 0.9.1 with the V1 engine, its default.
-    pub const VLLM_0_9_1_V1: Dialect = Dialect {
-        name: "vllm-0.9.1-v1",
-        version: "0.9.1",
-        content_type: "text/plain; version=0.0.4; charset=utf-8",
-        gauges_stick_after_abort: true,
-        hangs_on_sigterm: true,
-        families: VLLM_0_9_1_V1,
-        engine_label: true,
-        always_multiprocess: false,
-        lazy: false,
-        counts_http: true,
-    };
-
-    /// vLLM 0.9.1 with the V0 engine.
-    pub const VLLM_0_9_1_V0: Dialect = Dialect {
-        name: "vllm-0.9.1-v0",
-        version: "0.9.1",
-        content_type: "text/plain; version=0.0.4; charset=utf-8",
-        gauges_stick_after_abort: false,
-        hangs_on_sigterm: true,
-        families: VLLM_0_9_1_V0,
-        engine_label: false,
-        always_multiprocess: true,
-        lazy: true,
-        counts_http: false,
-    };
+    /// Every dialect, the default first.
+    pub const ALL: [&'static Dialect; 14] = [
+        &Dialect::VLLM_0_32,
+        &Dialect::VLLM_0_33,
+        &Dialect::VLLM_0_20,
+        &Dialect::VLLM_0_11,
+        &Dialect::VLLM_0_9_1_V1,
+        &Dialect::VLLM_0_9_1_V0,
+        &Dialect::VLLM_RAY,
+        &Dialect::SGLANG,
+        &Dialect::TGI,
+        &Dialect::TRTLLM,
+        &Dialect::TRITON,
+        &Dialect::LLAMA_CPP,
+        &Dialect::LMDEPLOY,
+        &Dialect::NIM,
+    ];
 
     /// The dialect of that name.
     ///
@@ -97,97 +147,16 @@ impl Dialect {
             UnknownDialect { name: name.to_owned(), known }
         })
     }
+
+    /// Whether its page can tell several engines of one server apart.
+    #[must_use]
+    pub fn tells_ranks_apart(&self) -> bool {
+        self.labels.iter().any(|label| matches!(label, Label::Rank(_)))
+    }
+
+    /// The engine's name, as it stands before a version.
+    #[must_use]
+    pub fn engine(&self) -> &'static str {
+        self.name.split('-').next().unwrap_or_default()
+    }
 }
-
-const VLLM_0_32: &[Family] = &[
-    f::ESTIMATED_FLOPS_PER_GPU,
-    f::ESTIMATED_READ_BYTES_PER_GPU,
-    f::ESTIMATED_WRITE_BYTES_PER_GPU,
-    f::NUM_REQUESTS_RUNNING,
-    f::NUM_REQUESTS_WAITING,
-    f::NUM_REQUESTS_WAITING_BY_REASON,
-    f::ENGINE_SLEEP_STATE,
-    f::KV_CACHE_USAGE_PERC,
-    f::PREFIX_CACHE_QUERIES,
-    f::PREFIX_CACHE_HITS,
-    f::EXTERNAL_PREFIX_CACHE_QUERIES,
-    f::EXTERNAL_PREFIX_CACHE_HITS,
-    f::MM_CACHE_QUERIES,
-    f::MM_CACHE_HITS,
-    f::NUM_PREEMPTIONS,
-    f::PROMPT_TOKENS,
-    f::PROMPT_TOKENS_BY_SOURCE,
-    f::PROMPT_TOKENS_CACHED,
-    f::PROMPT_TOKENS_CACHED_BY_SOURCE,
-    f::GENERATION_TOKENS,
-    f::REQUEST_SUCCESS,
-    f::ADMISSION_REJECTIONS,
-    f::REQUEST_PROMPT_TOKENS,
-    f::REQUEST_GENERATION_TOKENS,
-    f::ITERATION_TOKENS_TOTAL,
-    f::REQUEST_MAX_NUM_GENERATION_TOKENS,
-    f::REQUEST_PARAMS_N,
-    f::REQUEST_PARAMS_MAX_TOKENS,
-    f::TIME_TO_FIRST_TOKEN_SECONDS,
-    f::INTER_TOKEN_LATENCY_SECONDS,
-    f::REQUEST_TIME_PER_OUTPUT_TOKEN_SECONDS,
-    f::E2E_REQUEST_LATENCY_SECONDS,
-    f::REQUEST_QUEUE_TIME_SECONDS,
-    f::REQUEST_INFERENCE_TIME_SECONDS,
-    f::REQUEST_PREFILL_TIME_SECONDS,
-    f::REQUEST_DECODE_TIME_SECONDS,
-    f::REQUEST_NUM_PREEMPTIONS,
-    f::REQUEST_PREFILL_KV_COMPUTED_TOKENS,
-    f::CACHE_CONFIG_INFO,
-];
-
-const VLLM_0_9_1_V1: &[Family] = &[
-    f::NUM_REQUESTS_RUNNING,
-    f::NUM_REQUESTS_WAITING,
-    f::GPU_CACHE_USAGE_PERC,
-    f::GPU_PREFIX_CACHE_QUERIES,
-    f::GPU_PREFIX_CACHE_HITS,
-    f::NUM_PREEMPTIONS,
-    f::PROMPT_TOKENS,
-    f::GENERATION_TOKENS,
-    f::REQUEST_SUCCESS_0_9_1,
-    f::REQUEST_PROMPT_TOKENS,
-    f::REQUEST_GENERATION_TOKENS,
-    f::ITERATION_TOKENS_TOTAL,
-    f::REQUEST_MAX_NUM_GENERATION_TOKENS,
-    f::REQUEST_PARAMS_N,
-    f::REQUEST_PARAMS_MAX_TOKENS,
-    f::TIME_TO_FIRST_TOKEN_SECONDS,
-    f::TIME_PER_OUTPUT_TOKEN_SECONDS,
-    f::E2E_REQUEST_LATENCY_SECONDS,
-    f::REQUEST_QUEUE_TIME_SECONDS,
-    f::REQUEST_INFERENCE_TIME_SECONDS,
-    f::REQUEST_PREFILL_TIME_SECONDS,
-    f::REQUEST_DECODE_TIME_SECONDS,
-    f::CACHE_CONFIG_INFO_0_9_1,
-];
-
-const VLLM_0_9_1_V0: &[Family] = &[
-    f::ITERATION_TOKENS_TOTAL,
-    f::TIME_TO_FIRST_TOKEN_SECONDS,
-    f::TIME_PER_OUTPUT_TOKEN_SECONDS,
-    f::E2E_REQUEST_LATENCY_SECONDS_V0,
-    f::REQUEST_QUEUE_TIME_SECONDS,
-    f::REQUEST_INFERENCE_TIME_SECONDS,
-    f::REQUEST_PREFILL_TIME_SECONDS,
-    f::REQUEST_DECODE_TIME_SECONDS,
-    f::REQUEST_PROMPT_TOKENS,
-    f::REQUEST_GENERATION_TOKENS,
-    f::REQUEST_PARAMS_N,
-    f::REQUEST_MAX_NUM_GENERATION_TOKENS,
-    f::REQUEST_PARAMS_MAX_TOKENS,
-    f::LORA_REQUESTS_INFO,
-    f::NUM_PREEMPTIONS,
-    f::PROMPT_TOKENS,
-    f::GENERATION_TOKENS,
-    f::REQUEST_SUCCESS_V0,
-    f::NUM_REQUESTS_RUNNING_V0,
-    f::NUM_REQUESTS_WAITING,
-    f::GPU_CACHE_USAGE_PERC_V0,
-    f::CACHE_CONFIG_INFO_V0,
-];

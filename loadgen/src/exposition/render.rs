@@ -2,7 +2,8 @@
 //!
 //! Must not know any metric; the tables do.
 
-use super::families::{Family, Rows, Setting, Unit, Value};
+use super::dialects::{BeforeFirst, Label, Numbers};
+use super::families::{Family, Labelled, Rows, Setting, Unit, Value};
 use super::text::{push_label, push_number};
 use super::{Dialect, Rank, Server, process};
 use crate::engine::{Histogram, Metrics, PS_PER_S};
@@ -30,8 +31,9 @@ impl Kind {
 /// Appends the page that `server` shows in this dialect.
 pub fn render(dialect: &Dialect, server: &Server<'_>, out: &mut String) {
     let multiprocess = server.multiprocess || dialect.always_multiprocess;
-    let mut page = Page { out, multiprocess };
-    if !multiprocess {
+    let has_created = dialect.has_created && !multiprocess;
+    let mut page = Page { out, multiprocess, has_created, numbers: dialect.numbers };
+    if dialect.has_process && !multiprocess {
         process::write(&mut page, server);
     }
     if server.log_stats {
@@ -52,6 +54,8 @@ pub fn render(dialect: &Dialect, server: &Server<'_>, out: &mut String) {
 pub(super) struct Page<'a> {
     out: &'a mut String,
     multiprocess: bool,
+    has_created: bool,
+    numbers: Numbers,
 }
 
 impl Page<'_> {
@@ -63,9 +67,9 @@ impl Page<'_> {
     }
 
     /// Begins the family that says since when the one named `base` has counted. False where there
-    /// is none: in multiprocess mode, or without samples.
+    /// is none: in multiprocess mode, in most dialects, or without samples.
     pub(super) fn created(&mut self, base: &str, help: &str, has_samples: bool) -> bool {
-        let exists = has_samples && !self.multiprocess;
+        let exists = has_samples && self.has_created;
         if exists {
             self.head(&format!("{base}_created"), help, Kind::Gauge);
         }
@@ -80,7 +84,7 @@ impl Page<'_> {
             push_label(self.out, label, text);
         }
         self.out.push_str(if labels.is_empty() { " " } else { "} " });
-        push_number(self.out, value);
+        push_number(self.out, value, self.numbers);
         self.out.push('\n');
     }
 
@@ -102,7 +106,7 @@ impl Page<'_> {
         let mut count = 0;
         for (bound, cumulated) in buckets {
             let mut le = String::new();
-            push_number(&mut le, bound);
+            push_number(&mut le, bound, self.numbers);
             let all = [before, &[("le", le.as_str())], after].concat();
             self.sample(&bucket, &all, cumulated as f64);
             count = cumulated;
@@ -117,19 +121,19 @@ impl Page<'_> {
 /// A server seen through a dialect.
 struct View<'a> {
     server: &'a Server<'a>,
-    engine_label: bool,
-    lazy: bool,
+    dialect: &'a Dialect,
+    namespace: &'a str,
     // One for each rank.
     engines: Vec<String>,
     multiprocess: bool,
 }
 
 impl<'a> View<'a> {
-    fn new(dialect: &Dialect, server: &'a Server<'a>) -> View<'a> {
+    fn new(dialect: &'a Dialect, server: &'a Server<'a>) -> View<'a> {
         View {
             server,
-            engine_label: dialect.engine_label,
-            lazy: dialect.lazy,
+            dialect,
+            namespace: server.namespace.unwrap_or(dialect.namespace),
             engines: (0..server.ranks.len()).map(|rank| rank.to_string()).collect(),
             multiprocess: server.multiprocess || dialect.always_multiprocess,
         }
@@ -137,21 +141,35 @@ impl<'a> View<'a> {
 
     fn write(&self, family: &Family, page: &mut Page<'_>) {
         let is_used = self.server.ranks.iter().any(|rank| rank.has_stepped);
-        if self.lazy && !is_used && !matches!(family.rows, Rows::CacheConfig(_)) {
-            return;
-        }
-        let base = format!("{}{}", self.server.namespace, family.name);
+        let base = format!("{}{}", self.namespace, family.name);
         let kind = family.rows.kind();
-        let name = if kind == Kind::Counter { format!("{base}_total") } else { base.clone() };
+        let suffix = if kind == Kind::Counter { self.dialect.counter_suffix } else { "" };
+        let name = format!("{base}{suffix}");
+        match self.dialect.before_first {
+            BeforeFirst::Only(names) if !is_used && !names.contains(&family.name) => return,
+            BeforeFirst::Heads if !is_used => return page.head(&name, family.help, kind),
+            BeforeFirst::Everything | BeforeFirst::Heads | BeforeFirst::Only(_) => {}
+        }
         page.head(&name, family.help, kind);
+        self.rows(family, &base, &name, page);
+    }
+
+    fn rows(&self, family: &Family, base: &str, name: &str, page: &mut Page<'_>) {
         match family.rows {
-            Rows::Gauge(rows) => self.samples(page, &name, rows, |_| true),
-            Rows::StepGauge(rows) => {
-                self.samples(page, &name, rows, |rank| rank.has_stepped || !self.multiprocess);
+            Rows::Gauge(rows) => self.samples(page, name, rows, |_| true),
+            Rows::PidGauge(rows) if self.multiprocess => {
+                self.each_row(rows, |labels, value, rank| {
+                    for (pid, value) in [("101", value(rank)), ("102", 0.0)] {
+                        page.sample(name, &sorted(labels, ("pid", pid)), value);
+                    }
+                })
+            }
+            Rows::StepGauge(rows) | Rows::PidGauge(rows) => {
+                self.samples(page, name, rows, |rank| rank.has_stepped || !self.multiprocess);
             }
             Rows::Counter(rows) => {
-                self.samples(page, &name, rows, |_| true);
-                if page.created(&base, family.help, true) {
+                self.samples(page, name, rows, |_| true);
+                if page.created(base, family.help, true) {
                     let started = format!("{base}_created");
                     self.each_row(rows, |labels, _, _| {
                         page.sample(&started, labels, self.server.started_unix_s);
@@ -161,33 +179,35 @@ impl<'a> View<'a> {
             Rows::CounterOnceMoved(rows) => self.each_row(rows, |labels, value, rank| {
                 let count = value(rank);
                 if count > 0.0 {
-                    page.sample(&name, labels, count);
+                    page.sample(name, labels, count);
                 }
             }),
-            Rows::Rejections(reasons) => self.rejections(page, family, &base, reasons),
+            Rows::Rejections(label, reasons) => {
+                self.rejections(page, family, [base, name], label, reasons);
+            }
             Rows::Histogram(source, unit) => {
-                self.each_rank(None, |labels, rank| {
+                self.each_rank(&[], |labels, rank| {
                     let (buckets, sum) = buckets_of(source(rank.metrics), unit);
-                    page.histogram(&name, labels, buckets.into_iter(), sum);
+                    page.histogram(name, labels, buckets.into_iter(), sum);
                 });
-                self.histogram_created(page, family, &base);
+                self.histogram_created(page, family, base);
             }
             Rows::Ones(bounds, count) => {
-                self.each_rank(None, |labels, rank| {
+                self.each_rank(&[], |labels, rank| {
                     let ones = count(rank.metrics);
                     let buckets = bounds.iter().copied().chain([f64::INFINITY]);
-                    page.histogram(&name, labels, buckets.map(|le| (le, ones)), ones as f64);
+                    page.histogram(name, labels, buckets.map(|le| (le, ones)), ones as f64);
                 });
-                self.histogram_created(page, family, &base);
+                self.histogram_created(page, family, base);
             }
-            Rows::CacheConfig(settings) => self.cache_config(page, &name, settings),
+            Rows::CacheConfig(settings) => self.cache_config(page, name, settings),
             Rows::Lora => {
                 let labels = [
                     ("max_lora", "0"),
                     ("running_lora_adapters", ""),
                     ("waiting_lora_adapters", ""),
                 ];
-                page.sample(&name, &labels, self.server.now_unix_s);
+                page.sample(name, &labels, self.server.now_unix_s);
             }
         }
     }
@@ -196,7 +216,7 @@ impl<'a> View<'a> {
         &self,
         page: &mut Page<'_>,
         name: &str,
-        rows: &[(Option<(&'static str, &'static str)>, Value)],
+        rows: Labelled,
         shows: impl Fn(&Rank<'_>) -> bool,
     ) {
         self.each_row(rows, |labels, value, rank| {
@@ -206,52 +226,64 @@ impl<'a> View<'a> {
         });
     }
 
-    fn each_row(
-        &self,
-        rows: &[(Option<(&'static str, &'static str)>, Value)],
-        mut write: impl FnMut(&[(&str, &str)], Value, &Rank<'_>),
-    ) {
-        for &(label, value) in rows {
-            self.each_rank(label, |labels, rank| write(labels, value, rank));
+    fn each_row(&self, rows: Labelled, mut write: impl FnMut(&[(&str, &str)], Value, &Rank<'_>)) {
+        for &(own, value) in rows {
+            self.each_rank(own, |labels, rank| write(labels, value, rank));
         }
     }
 
     /// Calls `write` for each rank with the labels of its row, sorted by name.
-    fn each_rank(
-        &self,
-        label: Option<(&str, &str)>,
-        mut write: impl FnMut(&[(&str, &str)], &Rank<'_>),
-    ) {
+    fn each_rank(&self, own: &[(&str, &str)], mut write: impl FnMut(&[(&str, &str)], &Rank<'_>)) {
         for (rank, engine) in self.server.ranks.iter().zip(&self.engines) {
-            let engine = self.engine_label.then_some(("engine", engine.as_str()));
-            let model = ("model_name", self.server.model_name);
-            let mut labels: Vec<_> = engine.into_iter().chain(label).chain([model]).collect();
-            labels.sort_unstable_by_key(|&(name, _)| name);
-            write(&labels, rank);
+            write(&self.labels(Some(engine), own), rank);
         }
+    }
+
+    /// The labels of a row of that engine, or of no engine, sorted by name. A row's own come before
+    /// the dialect's of the same name.
+    fn labels<'l>(
+        &'l self,
+        engine: Option<&'l str>,
+        own: &[(&'l str, &'l str)],
+    ) -> Vec<(&'l str, &'l str)> {
+        let all = self.dialect.labels.iter().filter_map(|label| match *label {
+            Label::Rank(name) => Some((name, engine?)),
+            Label::Model(name) => Some((name, self.server.model_name)),
+            Label::Fixed(name, text) => Some((name, text)),
+        });
+        let all = all.filter(|(name, _)| own.iter().all(|(mine, _)| mine != name));
+        let mut labels: Vec<_> = own.iter().copied().chain(all).collect();
+        labels.sort_unstable_by_key(|&(name, _)| name);
+        labels
     }
 
     fn histogram_created(&self, page: &mut Page<'_>, family: &Family, base: &str) {
         if page.created(base, family.help, true) {
             let name = format!("{base}_created");
-            self.each_rank(None, |labels, _| {
+            self.each_rank(&[], |labels, _| {
                 page.sample(&name, labels, self.server.started_unix_s);
             });
         }
     }
 
-    /// The API server's own counter, which knows no engine. Only the first reason ever occurs.
-    fn rejections(&self, page: &mut Page<'_>, family: &Family, base: &str, reasons: &[&str]) {
-        let model = ("model_name", self.server.model_name);
-        let total = format!("{base}_total");
+    /// The API server's own counter, which knows no engine.
+    fn rejections(
+        &self,
+        page: &mut Page<'_>,
+        family: &Family,
+        [base, name]: [&str; 2],
+        label: &str,
+        reasons: &[&str],
+    ) {
         for (index, reason) in reasons.iter().enumerate() {
             let count = if index == 0 { self.server.rejections } else { 0 };
-            page.sample(&total, &[model, ("reason", reason)], count as f64);
+            page.sample(name, &self.labels(None, &[(label, reason)]), count as f64);
         }
         if page.created(base, family.help, true) {
             let created = format!("{base}_created");
             for reason in reasons {
-                page.sample(&created, &[model, ("reason", reason)], self.server.started_unix_s);
+                let labels = self.labels(None, &[(label, reason)]);
+                page.sample(&created, &labels, self.server.started_unix_s);
             }
         }
     }
@@ -284,10 +316,18 @@ impl<'a> View<'a> {
     }
 }
 
+/// Labels with one more, sorted by name.
+fn sorted<'l>(labels: &[(&'l str, &'l str)], more: (&'l str, &'l str)) -> Vec<(&'l str, &'l str)> {
+    let mut labels = [labels, &[more]].concat();
+    labels.sort_unstable_by_key(|&(name, _)| name);
+    labels
+}
+
 /// Cumulated buckets by upper bound, and the sum, in the unit of the page.
 fn buckets_of(histogram: &Histogram, unit: Unit) -> (Vec<(f64, u64)>, f64) {
     let scale = match unit {
         Unit::Seconds => PS_PER_S as f64,
+        Unit::Millis => PS_PER_S as f64 / 1e3,
         Unit::Tokens => 1.0,
     };
     let bounds = histogram.bounds().iter().map(|&bound| bound as f64 / scale);

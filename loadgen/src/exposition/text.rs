@@ -1,20 +1,51 @@
-//! Numbers and label values as Python's client library writes them.
+//! Numbers and label values as the dialects write them.
 //!
 //! Must not know any metric.
 
 use std::fmt::Write as _;
 
-/// Appends a number as `prometheus_client` does: Python's `repr`, but with Go's exponent from a
-/// million on, whose digits it pads with one zero whatever follows.
-pub(super) fn push_number(out: &mut String, value: f64) {
+use super::dialects::Numbers;
+
+/// Appends a number.
+pub(super) fn push_number(out: &mut String, value: f64, numbers: Numbers) {
     if value.is_nan() {
         out.push_str("NaN");
-        return;
-    }
-    if value.is_infinite() {
+    } else if value.is_infinite() {
         out.push_str(if value > 0.0 { "+Inf" } else { "-Inf" });
-        return;
+    } else {
+        match numbers {
+            Numbers::Python => push_python(out, value),
+            Numbers::Shortest => {
+                // Writing to a string cannot fail.
+                let _infallible = write!(out, "{value}");
+            }
+            Numbers::SixDigits => push_six_digits(out, value),
+        }
     }
+}
+
+/// As C's `%g` does.
+fn push_six_digits(out: &mut String, value: f64) {
+    let digits = format!("{value:.5e}");
+    let (mantissa, exponent) = digits.split_once('e').unwrap_or((&digits, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    let trimmed = |text: &str| match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text.to_owned(),
+    };
+    if (-4..6).contains(&exponent) {
+        let decimals = usize::try_from(5 - exponent).unwrap_or(0);
+        out.push_str(&trimmed(&format!("{value:.decimals$}")));
+    } else {
+        let sign = if exponent < 0 { '-' } else { '+' };
+        let mantissa = trimmed(mantissa);
+        let _infallible = write!(out, "{mantissa}e{sign}{:02}", exponent.unsigned_abs());
+    }
+}
+
+/// As `prometheus_client` does: Python's `repr`, but with Go's exponent from a million on, whose
+/// digits it pads with one zero whatever follows.
+fn push_python(out: &mut String, value: f64) {
     let start = out.len();
     // Writing to a string cannot fail.
     let _infallible = write!(out, "{value:?}");
@@ -72,8 +103,31 @@ mod tests {
             (f64::NAN, "NaN"),
         ] {
             let mut out = String::new();
-            push_number(&mut out, value);
+            push_number(&mut out, value, Numbers::Python);
             assert_eq!(out, text);
+        }
+    }
+
+    #[test]
+    fn other_numbers_are_those_of_c_streams_and_of_rust() {
+        for (value, six_digits, shortest) in [
+            (0.0, "0", "0"),
+            (31.0, "31", "31"),
+            (0.5, "0.5", "0.5"),
+            (1.0 / 3.0, "0.333333", "0.3333333333333333"),
+            (0.000_012_345_678, "1.23457e-05", "0.000012345678"),
+            (999_999.0, "999999", "999999"),
+            (999_999.6, "1e+06", "999999.6"),
+            (1_234_567.0, "1.23457e+06", "1234567"),
+            (12_345_678_901.0, "1.23457e+10", "12345678901"),
+            (f64::INFINITY, "+Inf", "+Inf"),
+        ] {
+            for (numbers, text) in [(Numbers::SixDigits, six_digits), (Numbers::Shortest, shortest)]
+            {
+                let mut out = String::new();
+                push_number(&mut out, value, numbers);
+                assert_eq!(out, text);
+            }
         }
     }
 

@@ -44,14 +44,17 @@ pub(super) fn router(backend: Arc<Backend>, api_key: Option<Arc<str>>) -> Router
         .layer(middleware::from_fn(move |headers: HeaderMap, request: Request, next: Next| {
             authorize(api_key.clone(), headers, request, next)
         }));
+    let dialect = backend.settings.dialect;
+    let pages =
+        dialect.paths.iter().fold(Router::new(), |pages, path| pages.route(path, get(metrics)));
+    let pages = if dialect.has_json { pages.route("/metrics", get(iterations)) } else { pages };
     Router::new()
         .merge(openai)
+        .merge(pages)
         .route("/health", get(|| async {}))
         .route("/ping", get(|| async {}).post(|| async {}))
         .route("/load", get(load))
         .route("/version", get(version))
-        .route("/metrics", get(metrics))
-        .route("/metrics/", get(metrics))
         .route("/sleep", post(fall_asleep))
         .route("/wake_up", post(wake_up))
         .route("/is_sleeping", get(is_sleeping))
@@ -114,12 +117,13 @@ async fn serve(
         Err(error) if streams && error.is_busy() => return Ok(answer::events(error.event())),
         Err(error) => return Err(error),
     };
+    let dialect = backend.settings.dialect;
     let answer = Answer {
         form,
         id: format!("{}-{:032x}", form.id_prefix(), ticket.id),
         created_unix_s: unix_seconds(backend),
         model: json!(backend.settings.model_name).to_string(),
-        fingerprint: format!("vllm-{}", backend.settings.dialect.version),
+        fingerprint: format!("{}-{}", dialect.engine(), dialect.version),
         prompt_tokens,
         includes_usage,
     };
@@ -132,7 +136,7 @@ async fn models(State(backend): State<Arc<Backend>>) -> Response {
         "id": name,
         "object": "model",
         "created": created,
-        "owned_by": "vllm",
+        "owned_by": backend.settings.dialect.engine(),
         "root": name,
         "parent": null,
         "max_model_len": backend.settings.profile.limits.max_model_tokens,
@@ -155,6 +159,10 @@ async fn metrics(State(backend): State<Arc<Backend>>) -> Response {
         slow_ms => sleep(Duration::from_millis(slow_ms)).await,
     }
     ([(CONTENT_TYPE, backend.settings.dialect.content_type)], backend.page()).into_response()
+}
+
+async fn iterations(State(backend): State<Arc<Backend>>) -> Response {
+    ([(CONTENT_TYPE, "application/json")], backend.iterations()).into_response()
 }
 
 #[derive(Debug, Deserialize)]

@@ -166,11 +166,18 @@ impl Backend {
         Ok(Ticket { backend: Arc::clone(self), id, feed })
     }
 
-    /// The page at `/metrics`.
+    /// The metrics page.
     pub(super) fn page(&self) -> String {
         let mut state = self.lock();
         state.catch_up(self.clock.now());
         state.page()
+    }
+
+    /// The JSON of the last steps.
+    pub(super) fn iterations(&self) -> String {
+        let mut state = self.lock();
+        state.catch_up(self.clock.now());
+        state.iterations()
     }
 
     /// Counts an exchange as under way, at one of the API servers.

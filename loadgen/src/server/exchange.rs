@@ -20,8 +20,16 @@ pub(super) const GENERATION: [&str; 2] = ["/v1/completions", "/v1/chat/completio
 /// Other paths that are counted.
 const COUNTED: [&str; 4] = ["/v1/models", "/sleep", "/wake_up", "/is_sleeping"];
 /// Paths that are not. Whatever else is asked for is counted as `none`.
-const EXCLUDED: [&str; 6] =
-    ["/metrics", "/health", "/load", "/ping", "/version", super::api::PATHOLOGY];
+const EXCLUDED: [&str; 8] = [
+    "/metrics",
+    "/v1/metrics",
+    "/prometheus/metrics",
+    "/health",
+    "/load",
+    "/ping",
+    "/version",
+    super::api::PATHOLOGY,
+];
 
 /// An exchange under way.
 #[derive(Debug)]

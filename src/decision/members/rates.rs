@@ -82,6 +82,12 @@ impl Rates {
         Some(known.any(|rate| *rate > 0.0))
     }
 
+    /// Whether the engine does nothing, as far as a counter tells that moves while it works. Ended
+    /// requests and their lengths stand still too while a long one runs.
+    pub(super) fn stand_still(&self) -> bool {
+        self.steps.or(self.generated).is_some() && self.moved() == Some(false)
+    }
+
     pub(super) fn add(&mut self, other: &Rates) {
         add(&mut self.prompt, other.prompt);
         add(&mut self.generated, other.generated);

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
+use super::build::{Bench, Does};
 use super::fleet::{Dice, TRUTH, learned};
-use crate::decision::{CostModel, EngineSample, Interval, Moment};
+use crate::decision::{CostModel, EngineSample, Interval, LevelSource, Moment};
 
 fn interval(seconds: f64, steps: f64, prompt: f64, generated: f64, kv: f64) -> Interval {
     Interval { seconds, steps, prompt, generated, kv }
@@ -281,4 +282,16 @@ fn on_a_real_vllm_the_shape_left_out_is_predicted() {
     println!("mean {:.1} %, worst {:.1} %", 100.0 * mean, 100.0 * worst);
     assert!(mean < 0.10, "{mean}");
     assert!(worst < 0.20, "{worst}");
+}
+
+#[test]
+fn an_engine_that_tells_nothing_of_its_kv_cache_is_measured_instead_of_learned() {
+    let mut bench = Bench::new(1).deaf();
+    bench.sample(0).kv_usage = None;
+    bench.run(600, |_| Does::serving(4.0));
+    assert_eq!(bench.last.unwrap().inputs.level_source, LevelSource::InFlight);
+    // With one it would still be learned from.
+    let mut bench = Bench::new(1).deaf();
+    bench.run(600, |_| Does::serving(4.0));
+    assert_eq!(bench.last.unwrap().inputs.level_source, LevelSource::Unlearned);
 }

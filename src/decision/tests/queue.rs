@@ -149,6 +149,24 @@ fn a_frozen_replica_is_neither_busy_nor_idle() {
 }
 
 #[test]
+fn an_engine_that_counts_at_the_end_of_requests_only_is_not_frozen_by_a_long_one() {
+    let long = |_| Does { running: 1.0, kv: 0.1, ..Does::default() };
+    let mut bench = Bench::new(2);
+    for index in 0..2 {
+        let sample = bench.sample(index);
+        (sample.steps, sample.generated_tokens) = (None, None);
+    }
+    bench.run(60, |_| Does::serving(1.0));
+    let wants = bench.run(1_800, long);
+    assert!(wants.iter().all(|want| *want == 2), "{wants:?}");
+    // With a counter of steps that stands, the same gauges are a hang.
+    let mut bench = Bench::new(2);
+    bench.run(60, |_| Does::serving(1.0));
+    bench.run(120, long);
+    assert_eq!(reason(&bench.last.unwrap(), Rule::Degraded), Reason::InDoubt { replicas: 2 });
+}
+
+#[test]
 fn right_after_a_burst_stuck_gauges_are_not_idle() {
     let mut bench = Bench::new(2);
     bench.run(60, |_| Does::serving(20.0));

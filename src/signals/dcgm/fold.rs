@@ -44,9 +44,22 @@ impl DcgmFold {
         K: AsRef<str>,
         V: AsRef<str>,
     {
-        let Some(field) = names::field_of(name.as_bytes()) else {
-            return;
-        };
+        if let Some(field) = names::field_of(name.as_bytes()) {
+            self.take(field, labels, value, at);
+        }
+    }
+
+    /// Adds a row of a known field.
+    pub(super) fn take<K, V>(
+        &mut self,
+        field: Field,
+        labels: impl Iterator<Item = (K, V)>,
+        value: f64,
+        at: Moment,
+    ) where
+        K: AsRef<str>,
+        V: AsRef<str>,
+    {
         let Some((key, host, owner)) = RowLabels::read(labels).identify() else {
             return;
         };

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::profile::{self, Field, From, PROCESS_START, PROFILES, Profile, Row};
+use super::profile::{self, Field, From, Meaning, PROCESS_START, PROFILES, Profile, Row};
 use super::totals::Totals;
 use super::{EnginePage, Filter, PageError};
 use crate::decision::Moment;
@@ -55,6 +55,16 @@ pub struct SeriesFold<'f> {
     other_model: Option<Box<str>>,
     /// The cache's configuration came without a rank's label: V0.
     pub(super) unranked_info: bool,
+}
+
+/// What a name is wanted for.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Wanted {
+    /// A number of an engine.
+    Engine(Meaning),
+    ProcessStart,
+    /// Only a router has it.
+    Router,
 }
 
 /// Ordered so that the cells of one field are neighbours, its preferred names first.
@@ -111,8 +121,8 @@ impl<'f> SeriesFold<'f> {
         K: AsRef<str>,
         V: AsRef<str>,
     {
-        if Self::wants(name.as_bytes()) {
-            self.take(name, labels, value, Some(at));
+        if let Some(wanted) = Self::look_up(name.as_bytes()) {
+            self.take(wanted, labels, value, Some(at));
         }
     }
 
@@ -126,14 +136,18 @@ impl<'f> SeriesFold<'f> {
         self.close(Moment::default())
     }
 
-    pub(super) fn wants(name: &[u8]) -> bool {
-        profile::lookup(name).is_some()
-            || name == PROCESS_START.as_bytes()
-            || ROUTER_NAMES.contains(&name)
+    pub(super) fn look_up(name: &[u8]) -> Option<Wanted> {
+        if let Some(meaning) = profile::look_up(name) {
+            Some(Wanted::Engine(meaning))
+        } else if name == PROCESS_START.as_bytes() {
+            Some(Wanted::ProcessStart)
+        } else {
+            ROUTER_NAMES.contains(&name).then_some(Wanted::Router)
+        }
     }
 
-    pub(super) fn declare(&mut self, name: &str) {
-        if let Some(meaning) = profile::lookup(name.as_bytes()) {
+    pub(super) fn declare(&mut self, wanted: Wanted) {
+        if let Wanted::Engine(meaning) = wanted {
             self.declared.extend(meaning.rows.iter().map(|row| (meaning.profile, row.field)));
         }
     }
@@ -141,7 +155,7 @@ impl<'f> SeriesFold<'f> {
     /// Takes a sample of a wanted name.
     pub(super) fn take<K, V>(
         &mut self,
-        name: &str,
+        wanted: Wanted,
         labels: impl Iterator<Item = (K, V)> + Clone,
         value: f64,
         at: Option<Moment>,
@@ -149,13 +163,16 @@ impl<'f> SeriesFold<'f> {
         K: AsRef<str>,
         V: AsRef<str>,
     {
-        let Some(meaning) = profile::lookup(name.as_bytes()) else {
-            if name == PROCESS_START {
+        let meaning = match wanted {
+            Wanted::Engine(meaning) => meaning,
+            Wanted::ProcessStart => {
                 self.process_start = Some(self.process_start.map_or(value, |was| was.max(value)));
-            } else {
-                self.router_name = true;
+                return;
             }
-            return;
+            Wanted::Router => {
+                self.router_name = true;
+                return;
+            }
         };
         let Some(identity) = self.identify(PROFILES[meaning.profile], labels.clone()) else {
             return;
@@ -170,6 +187,9 @@ impl<'f> SeriesFold<'f> {
             self.declared.insert((meaning.profile, row.field));
             let (value, series) = match row.from {
                 From::Value => (Some(value), identity.series.wrapping_add(hash_of(row.name))),
+                From::Millis => {
+                    (Some(value / 1e3), identity.series.wrapping_add(hash_of(row.name)))
+                }
                 From::Labels(names) => {
                     self.unranked_info |= !identity.has_engine;
                     (product(names, labels.clone()), 0)
@@ -233,7 +253,12 @@ impl<'f> SeriesFold<'f> {
     /// The sample; `page_at` is the time of series without a timestamp.
     pub(super) fn close(self, page_at: Moment) -> Result<EnginePage, PageError> {
         let wanted = |family| self.filter.family.is_none_or(|wanted| wanted == family);
-        let present = |profile| self.declared.iter().any(|&(known, _)| known == profile);
+        let present = |index: usize| {
+            let is_load = |field| matches!(field, Field::Waiting | Field::Running);
+            let needs_load = PROFILES[index].needs_load;
+            let known = |&(known, field): &_| known == index && (!needs_load || is_load(field));
+            self.declared.iter().any(known)
+        };
         let found =
             PROFILES.iter().enumerate().find(|&(i, profile)| wanted(profile.family) && present(i));
         if let (Some(wanted), Some(found), 0) =

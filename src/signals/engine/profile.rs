@@ -2,7 +2,7 @@
 //!
 //! Data and its look-up only; adding an engine is one table and one line here.
 
-use super::{sglang, vllm};
+use super::{llama_cpp, lmdeploy, nim, sglang, tgi, triton, trtllm, vllm};
 use crate::trigger::EngineFamily;
 
 /// A number of [`EngineSample`](crate::decision::EngineSample), as the fold knows it.
@@ -11,9 +11,17 @@ pub(super) enum Field {
     Waiting,
     WaitingDeferred,
     Running,
+    MaxRunning,
     KvUsage,
     KvTokens,
+    /// Tokens in use, for engines without [`Field::KvUsage`].
+    KvUsedTokens,
+    /// With [`Field::KvBlockTokens`], for engines without [`Field::KvTokens`].
+    KvBlocks,
+    KvBlockTokens,
     PromptTokens,
+    /// The part of [`Field::PromptTokens`] that the cache held, where that one includes it.
+    CachedPromptTokens,
     GeneratedTokens,
     Finished,
     FinishedGeneratedTokens,
@@ -42,6 +50,8 @@ pub(super) enum Combine {
 pub(super) enum From {
     /// It is the sample's value.
     Value,
+    /// It is a thousandth of the sample's value.
+    Millis,
     /// It is the product of these labels; a series without one of them, or with a word in it, has
     /// none. Such series are told apart by rank alone, since their labels change as they fill.
     Labels(&'static [&'static str]),
@@ -50,7 +60,7 @@ pub(super) enum From {
 /// One series' meaning.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Row {
-    /// The name behind the family's prefix.
+    /// The name behind the profile's prefix.
     pub(super) name: &'static str,
     pub(super) field: Field,
     /// Of a field's rows only those of the lowest preference that is present count.
@@ -82,6 +92,11 @@ impl Row {
         Row { from: From::Labels(labels), ..self }
     }
 
+    /// In milliseconds, where the field is in seconds.
+    pub(super) const fn millis(self) -> Row {
+        Row { from: From::Millis, ..self }
+    }
+
     /// Second, third … choice.
     pub(super) const fn else_at(self, preference: u8) -> Row {
         Row { preference, ..self }
@@ -92,19 +107,38 @@ impl Row {
 #[derive(Debug)]
 pub(super) struct Profile {
     pub(super) family: EngineFamily,
-    /// The word before `:` or `_` in every name.
-    pub(super) prefix: &'static str,
-    /// Whether Ray re-exports the names with `ray_` before them.
-    pub(super) ray: bool,
+    /// What stands before every name: each spelling of it.
+    pub(super) prefixes: &'static [&'static str],
     /// Sorted by name, for the look-up.
     pub(super) rows: &'static [Row],
     /// Series with another value in one of these labels repeat what other series say; an empty
     /// label is an absent one.
     pub(super) keep: &'static [(&'static str, &'static str)],
+    /// Other programs have some of the names too: only with a gauge of waiting or running requests
+    /// is it this engine.
+    pub(super) needs_load: bool,
 }
 
-/// In the order in which families are recognised.
-pub(super) const PROFILES: [&Profile; 2] = [&vllm::PROFILE, &sglang::PROFILE];
+impl Profile {
+    /// Every name that is read, without prefix, in order.
+    pub(super) fn names(&self) -> impl Iterator<Item = &'static str> {
+        // Rows are sorted: one name's rows are neighbours.
+        self.rows.chunk_by(|a, b| a.name == b.name).filter_map(|rows| Some(rows.first()?.name))
+    }
+}
+
+/// In the order in which families are recognised: NIM's names have no prefix, and a NIM that shows
+/// vLLM's as well is read as vLLM.
+pub(super) const PROFILES: [&Profile; 8] = [
+    &vllm::PROFILE,
+    &sglang::PROFILE,
+    &tgi::PROFILE,
+    &trtllm::PROFILE,
+    &triton::PROFILE,
+    &llama_cpp::PROFILE,
+    &lmdeploy::PROFILE,
+    &nim::PROFILE,
+];
 
 /// Start of the process in seconds, the same in every language's client library; the fallback
 /// where an engine has no `_created` series.
@@ -120,21 +154,16 @@ pub(super) struct Meaning {
 }
 
 /// What a name means, whatever its spelling; `None` for a name that no profile reads.
-pub(super) fn lookup(name: &[u8]) -> Option<Meaning> {
+pub(super) fn look_up(name: &[u8]) -> Option<Meaning> {
     // Nine of ten lines of an engine's page are buckets, and no profile reads one.
     if name.ends_with(b"_bucket") {
         return None;
     }
-    let (ray, name) = match name.strip_prefix(b"ray_") {
-        Some(name) => (true, name),
-        None => (false, name),
-    };
-    let (profile, name) = PROFILES.iter().enumerate().find_map(|(i, profile)| {
-        let (separator, name) = name.strip_prefix(profile.prefix.as_bytes())?.split_first()?;
-        (matches!(separator, b':' | b'_') && (profile.ray || !ray)).then_some((i, name))
-    })?;
-    let rows = PROFILES[profile].rows;
-    let rows = &rows[rows.partition_point(|row| row.name.as_bytes() < name)..];
-    let n_rows = rows.iter().take_while(|row| row.name.as_bytes() == name).count();
-    (n_rows > 0).then(|| Meaning { profile, rows: &rows[..n_rows] })
+    PROFILES.iter().enumerate().find_map(|(index, profile)| {
+        let mut prefixes = profile.prefixes.iter();
+        let name = prefixes.find_map(|prefix| name.strip_prefix(prefix.as_bytes()))?;
+        let rows = &profile.rows[profile.rows.partition_point(|row| row.name.as_bytes() < name)..];
+        let n_rows = rows.iter().take_while(|row| row.name.as_bytes() == name).count();
+        (n_rows > 0).then(|| Meaning { profile: index, rows: &rows[..n_rows] })
+    })
 }

@@ -10,12 +10,12 @@ use crate::trigger::EngineFamily;
 /// - Waiting for a grammar to compile, or for the other half of a prefill/decode pair, is nothing
 ///   that replicas cure; waiting for room in the decode engine is.
 /// - `realtime_tokens_total` (0.5.9 on) moves as work is done; `prompt_tokens_total` and
-///   `generation_tokens_total` move when a request ends, and are therefore the finished lengths.
+///   `generation_tokens_total` move when a request ends, and are therefore the finished lengths:
+///   while a long request runs they stand still in an engine that works.
 /// - `num_requests_total` counts requests that ended, well or not.
 /// - Retraction is what vLLM calls preemption.
-static ROWS: [Row; 24] = [
+static ROWS: [Row; 23] = [
     Row::sum("cache_config_info", Field::KvTokens).labels(&["page_size", "num_pages"]).else_at(1),
-    Row::sum("generation_tokens_total", Field::GeneratedTokens).else_at(1),
     Row::sum("generation_tokens_total", Field::FinishedGeneratedTokens),
     Row::sum("inter_token_latency_seconds_count", Field::ItlCount),
     Row::sum("inter_token_latency_seconds_sum", Field::ItlSum),
@@ -42,10 +42,10 @@ static ROWS: [Row; 24] = [
 
 pub(super) static PROFILE: Profile = Profile {
     family: EngineFamily::Sglang,
-    prefix: "sglang",
-    ray: false,
+    prefixes: &["sglang:", "sglang_"],
     rows: &ROWS,
     // With priority scheduling the series without a priority is the total; with metrics of all
     // schedulers each tensor- and pipeline-parallel rank repeats rank 0.
     keep: &[("priority", ""), ("tp_rank", "0"), ("pp_rank", "0")],
+    needs_load: false,
 };

@@ -47,11 +47,21 @@ impl<'a> Totals<'a> {
 
     fn sample(&self, page_at: Moment) -> EngineSample {
         let started_at = self.total(Field::StartedAt).or(self.fold.process_start);
+        let kv_tokens = self
+            .total(Field::KvTokens)
+            .or_else(|| Some(self.total(Field::KvBlocks)? * self.total(Field::KvBlockTokens)?));
+        let kv_usage = self.total(Field::KvUsage).or_else(|| {
+            let usage = self.total(Field::KvUsedTokens)? / kv_tokens?;
+            (0.0..=MAX_KV_USAGE).contains(&usage).then_some(usage)
+        });
+        // What the cache held is counted with the prompt, so that the difference never falls.
+        let cached = self.total(Field::CachedPromptTokens).unwrap_or(0.0);
+        let prompt_tokens = self.total(Field::PromptTokens).map(|all| (all - cached).max(0.0));
         EngineSample {
             at: self.sampled_at(page_at),
-            kv_usage: self.total(Field::KvUsage).map(|usage| usage.min(1.0)),
-            kv_tokens: self.total(Field::KvTokens),
-            prompt_tokens: self.total(Field::PromptTokens),
+            kv_usage: kv_usage.map(|usage| usage.min(1.0)),
+            kv_tokens,
+            prompt_tokens,
             generated_tokens: self.total(Field::GeneratedTokens),
             finished: self.total(Field::Finished),
             finished_generated_tokens: self.total(Field::FinishedGeneratedTokens),
@@ -62,6 +72,7 @@ impl<'a> Totals<'a> {
             ttft_count: self.total(Field::TtftCount),
             itl_sum_s: self.total(Field::ItlSum),
             itl_count: self.total(Field::ItlCount),
+            max_running: self.total(Field::MaxRunning),
             asleep: self.total(Field::Awake).map(|awake| awake < 0.5),
             started_at: started_at.and_then(millis_of_seconds).map(Moment),
             waiting_spread: self.waiting_spread(),
@@ -139,12 +150,18 @@ impl<'a> Totals<'a> {
 
 fn plausible(field: Field, value: f64) -> bool {
     let max = match field {
-        Field::Waiting | Field::WaitingDeferred | Field::Running => MAX_REQUESTS,
+        Field::Waiting | Field::WaitingDeferred | Field::Running | Field::MaxRunning => {
+            MAX_REQUESTS
+        }
         Field::KvUsage => MAX_KV_USAGE,
         Field::Awake => 1.0,
         Field::StartedAt => return millis_of_seconds(value).is_some(),
         Field::KvTokens
+        | Field::KvUsedTokens
+        | Field::KvBlocks
+        | Field::KvBlockTokens
         | Field::PromptTokens
+        | Field::CachedPromptTokens
         | Field::GeneratedTokens
         | Field::Finished
         | Field::FinishedGeneratedTokens

@@ -48,5 +48,11 @@ static ROWS: [Row; 25] = [
     Row::sum("time_to_first_token_seconds_sum", Field::TtftSum),
 ];
 
-pub(super) static PROFILE: Profile =
-    Profile { family: EngineFamily::Vllm, prefix: "vllm", ray: true, rows: &ROWS, keep: &[] };
+pub(super) static PROFILE: Profile = Profile {
+    family: EngineFamily::Vllm,
+    // Ray puts its own word before the names that it re-exports, and no colon in newer builds.
+    prefixes: &["vllm:", "vllm_", "ray_vllm:", "ray_vllm_"],
+    rows: &ROWS,
+    keep: &[],
+    needs_load: false,
+};

@@ -23,11 +23,13 @@ struct Series {
 }
 
 impl Sink for Heard {
-    fn wants(&self, name: &[u8]) -> bool {
-        !name.starts_with(b"skip")
+    type Wanted = ();
+
+    fn wants(&self, name: &[u8]) -> Option<()> {
+        (!name.starts_with(b"skip")).then_some(())
     }
 
-    fn sample(&mut self, sample: Sample<'_>) {
+    fn sample(&mut self, (): (), sample: Sample<'_>) {
         self.samples.push(Series {
             name: sample.name.to_owned(),
             labels: sample.labels.map(|(k, v)| (k.to_owned(), v.into_owned())).collect(),
@@ -36,7 +38,7 @@ impl Sink for Heard {
         });
     }
 
-    fn declared(&mut self, name: &str) {
+    fn declared(&mut self, (): (), name: &str) {
         self.declared.push(name.to_owned());
     }
 }

@@ -74,18 +74,20 @@ struct Wanted<'a> {
 }
 
 impl Sink for Wanted<'_> {
-    fn wants(&self, name: &[u8]) -> bool {
-        name == self.metric.as_bytes()
+    type Wanted = ();
+
+    fn wants(&self, name: &[u8]) -> Option<()> {
+        (name == self.metric.as_bytes()).then_some(())
     }
 
-    fn sample(&mut self, sample: Sample<'_>) {
+    fn sample(&mut self, (): (), sample: Sample<'_>) {
         let labels =
             sample.labels.map(|(name, value)| (name.to_owned(), value.into_owned())).collect();
         self.page.series.push((labels, sample.value));
         self.page.exists = true;
     }
 
-    fn declared(&mut self, _name: &str) {
+    fn declared(&mut self, (): (), _name: &str) {
         self.page.exists = true;
     }
 }

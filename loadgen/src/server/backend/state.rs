@@ -148,7 +148,7 @@ impl State {
         let Some(rank) = self.feeds.forget(id) else {
             return false;
         };
-        if self.settings.dialect.gauges_stick_after_abort
+        if self.settings.dialect.manners.gauges_stick_after_abort
             || self.schedule.is_in_force(&Pathology::StuckAfterAbort)
         {
             let tokens = self.tokens();
@@ -179,7 +179,7 @@ impl State {
     pub(super) fn terminate(&mut self, now: Time) {
         self.restart_at = None;
         let drains = self.settings.profile.shutdown.timeout_s > 0.0;
-        if self.settings.dialect.hangs_on_sigterm {
+        if self.settings.dialect.manners.hangs_on_sigterm {
             self.feeds.abandon();
         } else if self.ranks.len() > 1 && !drains {
             // With several ranks nobody is left to end the answers.
@@ -213,11 +213,16 @@ impl State {
         };
         server.multiprocess |= settings.n_api_servers > 1;
         if let Some(prefix) = self.schedule.in_force().find_map(Pathology::prefix) {
-            server.namespace = prefix;
+            server.namespace = Some(prefix);
         }
         let mut page = String::with_capacity(64 * 1024);
         exposition::render(settings.dialect, &server, &mut page);
         page
+    }
+
+    /// What trtllm-serve answers where others have their page.
+    pub(super) fn iterations(&self) -> String {
+        exposition::iterations(&self.ranks.iter().map(Rank::of).collect::<Vec<_>>())
     }
 
     fn begin(&mut self, pathology: &Pathology) {

@@ -240,3 +240,32 @@ fn copies_for_each_process_are_not_summed() {
     // Tokens have been computed, so an absent gauge is unknown, not zero.
     assert_eq!(sample.waiting, None);
 }
+
+/// A page of the repository; `capture.py` beside it says of which server and under which load.
+fn kept(name: &str) -> EnginePage {
+    let pages = concat!(env!("CARGO_MANIFEST_DIR"), "/loadgen/tests/data/pages/");
+    read(&std::fs::read(format!("{pages}{name}")).unwrap()).unwrap()
+}
+
+#[test]
+fn llama_cpp_is_read_from_its_slots_and_counters() {
+    let EnginePage { family, sample } = kept("llamacpp-queued.txt");
+    assert_eq!(family, EngineFamily::LlamaCpp);
+    let expected = EngineSample {
+        waiting: Some(14.0),
+        running: Some(4.0),
+        prompt_tokens: Some(672.0),
+        // Twelve requests that have ended; what the four running ones have made is not counted.
+        generated_tokens: Some(2400.0),
+        steps: Some(607.0),
+        itl_sum_s: Some(8.81155),
+        itl_count: Some(2400.0),
+        ..EngineSample::default()
+    };
+    assert_eq!(sample, expected);
+    let idle = kept("llamacpp-idle.txt").sample;
+    assert_eq!((idle.waiting, idle.running, idle.steps), (Some(0.0), Some(0.0), Some(0.0)));
+    let after = kept("llamacpp-after.txt").sample;
+    assert_eq!((after.waiting, after.running), (Some(0.0), Some(0.0)));
+    assert_eq!((after.generated_tokens, after.prompt_tokens), (Some(6000.0), Some(1260.0)));
+}

