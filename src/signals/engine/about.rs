@@ -209,8 +209,8 @@ mod tests {
         let reads = About::of(EngineFamily::Vllm).unwrap().reads();
         let waiting = &reads.iter().find(|(signal, _)| *signal == "waiting").unwrap().1;
         let expected = [
-            r#"vllm:num_requests_waiting_by_reason{reason="capacity"}"#,
-            "vllm:num_requests_waiting",
+            [r#"vllm:num_requests_waiting_by_reason{reason="capacity"}"#],
+            ["vllm:num_requests_waiting"],
         ];
         assert_eq!(waiting, &expected);
     }
