@@ -9,6 +9,7 @@
 //! the verdict.
 
 mod cluster;
+mod gpus;
 mod lockstep;
 mod pages;
 mod rival;
@@ -84,6 +85,9 @@ pub enum Error {
     /// The simulated engines' profile is no profile.
     #[error("the engines' profile cannot be used")]
     Profile(#[from] loadgen::engine::ProfileError),
+    /// The simulated GPUs are none.
+    #[error("the demo's GPUs cannot be simulated")]
+    Gpus(#[from] loadgen::dcgm::Error),
     /// The scaler's own configuration was refused.
     #[error("the demo's configuration was refused")]
     Config(#[from] config::Error),

@@ -12,7 +12,8 @@ use loadgen::engine::Profile;
 use tokio::time::Instant;
 
 use super::cluster::{Cluster, Score};
-use super::pages::{Pages, Shared, lock};
+use super::gpus::Gpus;
+use super::pages::{Pages, Shared, Site, lock};
 use super::scaler::Scaler;
 use super::screen::{Now, Screen};
 use super::story::Story;
@@ -55,18 +56,19 @@ pub(super) async fn run(
 ) -> Result<(Score, Timeline), Error> {
     let cluster = Cluster::new(Arc::clone(story), Arc::clone(profile), 0);
     let (clock, hand) = Clock::stepped(START);
-    let cluster: Shared = Arc::new(std::sync::Mutex::new(cluster));
-    let pages = Pages::serve(Arc::clone(&cluster)).await.map_err(Error::Listen)?;
+    let site = Site { cluster, gpus: Gpus::new()? };
+    let site: Shared = Arc::new(std::sync::Mutex::new(site));
+    let pages = Pages::serve(Arc::clone(&site)).await.map_err(Error::Listen)?;
     let log = args.decision_log.as_deref();
-    let scaler = Scaler::start(clock, pages.address, &cluster, log).await?;
-    let mut lane = Lane::new(cluster, hand, scaler).await?;
+    let scaler = Scaler::start(clock, pages.address, &site, log).await?;
+    let mut lane = Lane::new(site, hand, scaler).await?;
     let mut timeline = Timeline::new(story);
     screen.begin(lane.scaler.http);
     let began = Instant::now();
     while time(lane.now) < story.end() {
         lane.step(moment(timeline.next()).min(moment(story.end()))).await?;
         if lane.now == moment(timeline.next()) {
-            timeline.note(&lock(&lane.cluster).gauges());
+            timeline.note(&lock(&lane.site).cluster.gauges());
             screen.show(&Now {
                 at: lane.now,
                 timeline: &timeline,
@@ -79,7 +81,7 @@ pub(super) async fn run(
         }
     }
     lane.scaler.end().await;
-    let score = lock(&lane.cluster).score();
+    let score = lock(&lane.site).cluster.score();
     Ok((score, timeline))
 }
 
@@ -87,7 +89,7 @@ pub(super) async fn run(
 struct Lane {
     now: Moment,
     hand: Hand,
-    cluster: Shared,
+    site: Shared,
     scaler: Scaler,
     keda: Keda,
     connection: Connection,
@@ -98,7 +100,7 @@ struct Lane {
 }
 
 impl Lane {
-    async fn new(cluster: Shared, hand: Hand, scaler: Scaler) -> Result<Lane, Error> {
+    async fn new(site: Shared, hand: Hand, scaler: Scaler) -> Result<Lane, Error> {
         let object = ScaledObjectRef {
             name: NAME.to_owned(),
             namespace: NAMESPACE.to_owned(),
@@ -113,7 +115,7 @@ impl Lane {
         Ok(Lane {
             now: START,
             hand,
-            cluster,
+            site,
             keda: Keda::new(self::object(), START, START.plus_millis(FIRST_SYNC_MS)),
             was_active: scaler.is_active(),
             scaler,
@@ -130,10 +132,11 @@ impl Lane {
         let tick_at = self.scaler.tick().due();
         self.now = limit.min(keda_at).min(tick_at).min(self.next_gateway_read).max(self.now);
         {
-            let mut cluster = lock(&self.cluster);
+            let Site { cluster, gpus } = &mut *lock(&self.site);
             cluster.advance(time(self.now));
+            gpus.follow(cluster.pods(), time(self.now));
             self.hand.set(self.now);
-            self.scaler.tell(&cluster);
+            self.scaler.tell(cluster);
         }
         if self.now >= self.next_gateway_read {
             self.scaler.read_upstreams().await;
@@ -163,7 +166,7 @@ impl Lane {
     }
 
     async fn turn(&mut self, turn: Turn) -> Result<(), Error> {
-        let spec = lock(&self.cluster).spec();
+        let spec = lock(&self.site).cluster.spec();
         let (role, asks) = match turn {
             Turn::Poll => (Role::Poll, self.keda.polls_ask()),
             Turn::Sync => (Role::Hpa, self.keda.reads_metric(spec)),
@@ -191,9 +194,9 @@ impl Lane {
     }
 
     fn scale(&mut self, change: impl FnOnce(&mut Keda, Moment, u32) -> u32) {
-        let mut cluster = lock(&self.cluster);
+        let cluster = &mut lock(&self.site).cluster;
         let spec = cluster.spec();
         cluster.scale_to(change(&mut self.keda, self.now, spec));
-        self.scaler.tell(&cluster);
+        self.scaler.tell(cluster);
     }
 }

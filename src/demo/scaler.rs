@@ -51,16 +51,17 @@ pub(super) struct Scaler {
 }
 
 impl Scaler {
-    /// Starts one that reads engines and gateway at `pages`.
+    /// Starts one that reads engines, GPUs and gateway at `pages`.
     pub(super) async fn start(
         clock: Clock,
         pages: SocketAddr,
-        cluster: &Shared,
+        site: &Shared,
         log: Option<&Path>,
     ) -> Result<Scaler, Error> {
         let config = config::parse(&format!(
             "wakeSources: [{{name: {WAKE_SOURCE}, kind: gauge, \
-             url: 'http://{pages}/gateway/metrics', metric: {GATEWAY_METRIC}}}]"
+             url: 'http://{pages}/gateway/metrics', metric: {GATEWAY_METRIC}}}]\n\
+             dcgm: {{endpoints: ['http://{pages}/dcgm/metrics']}}"
         ))?;
         let metrics = Metrics::default();
         let options =
@@ -86,7 +87,7 @@ impl Scaler {
             clock,
         });
         let registry = parts.registry.clone();
-        registry.set_inventory(Arc::new(inventory(&lock(cluster), pages)));
+        registry.set_inventory(Arc::new(inventory(&lock(site).cluster, pages)));
         let tracker = registry.trackers().first().map(Arc::clone).ok_or(Error::NoTrigger)?;
 
         let cancel = CancellationToken::new();
@@ -129,7 +130,7 @@ impl Scaler {
         &mut self.tick
     }
 
-    /// Reads the gateway, and whatever else is due on its own clock.
+    /// Reads the gateway, and the GPUs when that is due.
     pub(super) async fn read_upstreams(&self) {
         self.upstreams.read().await;
     }

@@ -139,9 +139,12 @@ impl Upstreams {
         Context { wake_sources: &self.wake_source_names, has_prometheus: self.engines.is_some() }
     }
 
-    /// Reads the wake sources now. Only for a stepped clock, on which they do not read by
-    /// themselves.
+    /// Reads the wake sources now, and the GPU exporters if that is due. Only for a stepped clock,
+    /// on which they do not read by themselves.
     pub async fn read(&self) {
+        if let Some(devices) = &self.devices {
+            devices.part.read().await;
+        }
         for wake in &self.wakes {
             wake.part.read().await;
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -49,15 +49,45 @@ struct Latest {
 pub(super) struct Reader {
     followed: Arc<Followed>,
     latest: watch::Receiver<Latest>,
-    _task: AbortOnDropHandle<()>,
+    by: By,
+}
+
+/// Who starts the rounds.
+#[derive(Debug)]
+enum By {
+    /// A task, by the process's own time.
+    Task(#[expect(dead_code, reason = "it ends with its value")] AbortOnDropHandle<()>),
+    /// Who steps the clock.
+    Caller(Mutex<Rounds>),
 }
 
 impl Reader {
     pub(super) fn start(from: From, metrics: Metrics, clock: Clock) -> Reader {
         let followed = Arc::new(Followed::default());
         let (publish, latest) = watch::channel(Latest::default());
-        let task = tokio::spawn(read_all(from, metrics, clock, Arc::clone(&followed), publish));
-        Reader { followed, latest, _task: AbortOnDropHandle::new(task) }
+        let rounds = Rounds {
+            from,
+            metrics,
+            clock,
+            followed: Arc::clone(&followed),
+            publish,
+            intervals: Intervals::default(),
+            owners: OwnerMemory::default(),
+            due: clock.now(),
+        };
+        let by = if clock.is_stepped() {
+            By::Caller(Mutex::new(rounds))
+        } else {
+            By::Task(AbortOnDropHandle::new(tokio::spawn(rounds.run())))
+        };
+        Reader { followed, latest, by }
+    }
+
+    /// Reads the devices if that is due: on a stepped clock nobody else does.
+    pub(super) async fn read(&self) {
+        if let By::Caller(rounds) = &self.by {
+            rounds.lock().await.read_if_due().await;
+        }
     }
 
     /// The utilisation of a workload's own devices. `seen_at` is when it was last known, and is
@@ -90,39 +120,59 @@ impl Reader {
     }
 }
 
-async fn read_all(
+/// One read after the other, and what they have taught.
+#[derive(Debug)]
+struct Rounds {
     from: From,
     metrics: Metrics,
     clock: Clock,
     followed: Arc<Followed>,
     publish: watch::Sender<Latest>,
-) {
-    let mut intervals = Intervals::default();
-    let mut owners = OwnerMemory::default();
-    loop {
+    intervals: Intervals,
+    owners: OwnerMemory,
+    due: Moment,
+}
+
+impl Rounds {
+    async fn run(mut self) {
+        loop {
+            self.read().await;
+            tokio::select! {
+                () = sleep(Duration::from_millis(INTERVAL_MS)) => {}
+                () = self.followed.joined() => {}
+            }
+        }
+    }
+
+    async fn read_if_due(&mut self) {
+        let now = self.clock.now();
+        if now >= self.due {
+            self.read().await;
+            self.due = now.plus_millis(INTERVAL_MS);
+        }
+    }
+
+    async fn read(&mut self) {
         let started = Instant::now();
-        let read = match &from {
-            From::Prometheus(client) => query(client, &followed.current(clock.now())).await,
-            From::Exporters(targets, scraper) => scrape(targets, scraper, clock).await,
+        let now = self.clock.now();
+        let read = match &self.from {
+            From::Prometheus(client) => query(client, &self.followed.current(now)).await,
+            From::Exporters(targets, scraper) => scrape(targets, scraper, self.clock).await,
         };
-        metrics.scraped(started.elapsed(), read.failed);
+        self.metrics.scraped(started.elapsed(), read.failed);
         let mut devices = read.devices;
-        let last = Arc::clone(&publish.borrow().devices);
-        intervals.learn(&last, &devices);
-        let fresh_ms = intervals.fresh_ms();
+        let last = Arc::clone(&self.publish.borrow().devices);
+        self.intervals.learn(&last, &devices);
+        let fresh_ms = self.intervals.fresh_ms();
         if read.failed.is_some() {
             // What could not be read now is as old as it was; `share_of` judges its age.
-            let since = clock.now().minus_millis(fresh_ms);
+            let since = self.clock.now().minus_millis(fresh_ms);
             let mut last = Devices::clone(&last);
             last.by_key.retain(|_, device| device.at >= since);
             devices.merge(last);
         }
-        owners.update(&mut devices, clock.now());
-        publish.send_replace(Latest { devices: Arc::new(devices), fresh_ms });
-        tokio::select! {
-            () = sleep(Duration::from_millis(INTERVAL_MS)) => {}
-            () = followed.joined() => {}
-        }
+        self.owners.update(&mut devices, self.clock.now());
+        self.publish.send_replace(Latest { devices: Arc::new(devices), fresh_ms });
     }
 }
 
@@ -257,7 +307,7 @@ mod tests {
         let latest = Latest { devices: Arc::new(devices(&[("a", 0)])), fresh_ms: 45_000 };
         let (_publish, latest) = watch::channel(latest);
         let task = AbortOnDropHandle::new(tokio::spawn(async {}));
-        let reader = Reader { followed: Arc::default(), latest, _task: task };
+        let reader = Reader { followed: Arc::default(), latest, by: By::Task(task) };
         let member = Member {
             id: "p".into(),
             phase: Phase::Ready,
