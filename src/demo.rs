@@ -54,7 +54,7 @@ pub struct Args {
     /// Which day: the same seed gives the same result to the byte.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Simulated seconds in a second, such as 60 to watch it [default: as fast as it goes].
+    /// Simulated seconds in a second at most, such as 60 to watch it [default: as fast as it goes].
     #[arg(long, value_name = "X", value_parser = speed)]
     pub speed: Option<f64>,
     /// Write each changed decision as a JSON line to this file, as `serve` does, for `replay`.
