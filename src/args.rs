@@ -41,11 +41,8 @@ pub enum Command {
     Explain(explain::Args),
     /// Print a ScaledObject that lets this scaler scale a target.
     ///
-    /// Looks at the target and its cluster, changes nothing, and prints YAML for `kubectl apply -f -`
-    /// with the reasons as comments. What is doubtful is a comment and a warning on standard error.
-    ///
-    /// Such as: ghostscaler generate deployment/llm -n team-a --max 8 | kubectl apply -f -
-    #[command(verbatim_doc_comment)]
+    /// Looks at the target and its cluster, changes nothing, and prints YAML with the reasons as
+    /// comments. What is doubtful is a comment and a warning on standard error.
     Generate(generate::Args),
     /// Run a recorded decision log through the decision again and compare.
     ///

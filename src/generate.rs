@@ -21,6 +21,9 @@ pub const DEFAULT_ADDRESS: &str = "ghostscaler.ghostscaler.svc.cluster.local:909
 
 /// Prints a ScaledObject for a target.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  \
+    ghostscaler generate deployment/llm -n team-a --max 8 > llm.yaml\n  \
+    kubectl apply -f llm.yaml")]
 pub struct Args {
     /// What shall be scaled, as KIND/NAME: deployment/llm, statefulset/llm, lws/llm, or any other
     /// kind with a scale subresource.

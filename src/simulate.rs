@@ -68,8 +68,9 @@ use study::{Plan, Study};
 /// and the fluid bound.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example, two days of counts of which the second counts:\n  \
-    ghostscaler simulate --trace day.csv --trace-format counts --lengths lengths.csv \\\n    \
-    --warmup 1d --profile 8b-a100 --policy all --report day.html")]
+    ghostscaler simulate --trace day.csv --trace-format counts \\\n    \
+    --lengths lengths.csv --warmup 1d --profile 8b-a100 --policy all \\\n    \
+    --report day.html")]
 pub struct Args {
     /// The trace.
     #[arg(long, value_name = "FILE")]

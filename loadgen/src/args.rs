@@ -12,6 +12,8 @@ use crate::{dcgm, profiles, run, server};
 /// LLM serving engines without GPUs, and the load that is put on them.
 #[derive(Debug, Parser)]
 #[command(name = "loadgen", version, max_term_width = 80)]
+#[command(after_help = "Start with `loadgen engine --profile 8b-a100`, then in another terminal\n\
+    `loadgen run --url http://127.0.0.1:8000 --model 8b-a100 --rate 5`.")]
 pub struct Args {
     /// What to do.
     #[command(subcommand)]

@@ -79,7 +79,7 @@ const MOST_CONNECTIONS: u64 = 50_000;
 const AFTER_HELP: &str = "\
 Examples:
   loadgen run --url http://localhost:8000 --model m --rate 5 --duration 2m
-  loadgen run --url http://gw --model m --rate 1-20@10m --slo-ttft 1 --require 99%
+  loadgen run --url http://gw --model m --rate 1-20@10m --require 99%
   loadgen run --url http://gw --model m --rate 2@330s,4@6m,1 --arrival gamma:2
   loadgen run --url http://gw --model m --trace azure.csv --trace-format azure
   loadgen run --url http://gw --model m --rate 1 --find-knee
