@@ -226,9 +226,9 @@ fn truth(dialect: &Dialect, replica: &Replica) -> EngineSample {
     let some = |told: bool, number: f64| told.then_some(number);
     let seconds = |histogram: &Histogram| histogram.sum() as f64 / PS_PER_S as f64;
     // vLLM's null block is part of its cache's size.
-    let blocks = match tells.family {
-        EngineFamily::Vllm => profile.kv.blocks,
-        _ => gauges.kv_blocks_total,
+    let blocks = match tells.family == EngineFamily::Vllm {
+        true => profile.kv.blocks,
+        false => gauges.kv_blocks_total,
     };
     let prompts = match (tells.live_tokens, tells.net_prompts) {
         (true, false) => count(metrics.prompt_tokens),

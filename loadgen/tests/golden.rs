@@ -387,6 +387,14 @@ fn vllm_0_9_1_with_the_v0_engine() {
 }
 
 #[test]
+fn vllm_0_20_and_0_11_idle() {
+    for dialect in [&Dialect::VLLM_0_20, &Dialect::VLLM_0_11] {
+        let name = format!("vllm-{}-idle.txt", dialect.version);
+        compare(&name, &kept(&name), dialect, &[server(|_| {})], Values::All, |_| {});
+    }
+}
+
+#[test]
 fn llama_cpp() {
     let dialect = &Dialect::LLAMA_CPP;
     let check = |moment: &str, replica: Replica, values| {

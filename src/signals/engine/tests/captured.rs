@@ -269,3 +269,18 @@ fn llama_cpp_is_read_from_its_slots_and_counters() {
     assert_eq!((after.waiting, after.running), (Some(0.0), Some(0.0)));
     assert_eq!((after.generated_tokens, after.prompt_tokens), (Some(6000.0), Some(1260.0)));
 }
+
+#[test]
+fn vllm_0_11_and_0_20_idle_are_true_zeros() {
+    for (name, deferred, asleep) in
+        [("vllm-0.11.0-idle.txt", None, None), ("vllm-0.20.2-idle.txt", Some(0.0), Some(false))]
+    {
+        let EnginePage { family, sample } = kept(name);
+        assert_eq!(family, EngineFamily::Vllm);
+        assert_eq!((sample.waiting, sample.running), (Some(0.0), Some(0.0)), "{name}");
+        assert_eq!((sample.waiting_deferred, sample.asleep), (deferred, asleep), "{name}");
+        assert_eq!((sample.kv_usage, sample.kv_tokens), (Some(0.0), Some(1_048_576.0)), "{name}");
+        assert_eq!((sample.steps, sample.generated_tokens), (Some(0.0), Some(0.0)), "{name}");
+        assert_eq!((sample.finished, sample.itl_count), (Some(0.0), Some(0.0)), "{name}");
+    }
+}
