@@ -5,11 +5,12 @@
 //!
 //! # Reading order
 //!
-//! [`input`] and [`workload`] (the requests) → [`policy`] (what a policy sees and answers) →
-//! `run.rs` (the event loop) with `fleet.rs` (pods and balancer), `sight.rs` (samples and their
-//! age), `actuator.rs` (KEDA and the HPA), `judge.rs` and [`outcome`] (what it came to) →
-//! [`product`] (the scaler as a policy) → [`mod@reference`] and [`bounds`] (clairvoyant, static, fluid)
-//! → [`study`] (all of them on one trace) → [`report`].
+//! `flags.rs` → [`input`], [`process`] and [`workload`] (the requests) → [`policy`] (what a policy sees
+//! and answers) → [`mod@run`] (the event loop) with `fleet.rs` (pods and balancer), [`supply`] (GPUs and
+//! nodes), [`scenario`] (what changes on the way), `sight.rs` (samples and their age), `actuator.rs`
+//! (KEDA and the HPA), `judge.rs` and [`outcome`] (what it came to) → [`product`] (the scaler as a
+//! policy) → [`work`], [`mod@reference`] and [`bounds`] (clairvoyant, static, fluid) → [`study`] (all of
+//! them on one trace) → [`row`] and [`transfer`] → [`report`].
 //!
 //! # Model
 //!
@@ -19,7 +20,9 @@
 //! - A pod takes its cold start (log-normal), then the rest of a probe period and two seconds until
 //!   its endpoint is known. What is not ready ends first, then the youngest; it finishes what it has
 //!   and is paid for until then.
-//! - GPU-hours run from a pod's creation to its end, times the GPUs of a replica.
+//! - A pod without a node waits for one to be provisioned or for others to leave; it is
+//!   unschedulable until then. GPU-hours run from the moment that it has its GPUs to its end.
+//! - An update replaces pods by a surge of a quarter, as a Deployment does.
 //! - A request is served well if its first token comes within max(target, 2 × what an empty replica
 //!   takes) and the mean time per further token keeps its target. Requests that never end are not.
 
@@ -29,6 +32,7 @@ pub mod bounds;
 pub mod candidate;
 mod catalog;
 pub mod cold;
+mod flags;
 mod fleet;
 pub mod input;
 mod judge;
@@ -36,106 +40,40 @@ mod number;
 pub mod outcome;
 mod parallel;
 pub mod policy;
+pub mod process;
 pub mod product;
 mod progress;
 mod random;
 pub mod reference;
 pub mod report;
+pub mod row;
 pub mod run;
+pub mod scenario;
 mod sight;
 pub mod study;
+pub mod supply;
 #[cfg(test)]
 mod tests;
+pub mod transfer;
+pub mod truth;
+pub mod work;
 pub mod workload;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
 
 use loadgen::engine::{Profile, ProfileError};
-use loadgen::traces::{self, Lengths, Options};
 
-use crate::duration;
-use catalog::Catalog;
-use cold::ColdStart;
-use policy::Slo;
+pub use catalog::Catalog;
+pub use flags::Args;
+use input::Source;
 use progress::Progress;
-use study::{Plan, Study};
-
-/// Run policies on a trace and compare what they cost and how well they serve.
-///
-/// Every policy meets the same requests on simulated engines, with the delays of a real cluster.
-/// Beside them stand the cheapest plan of somebody who knows the future, the smallest static fleet
-/// and the fluid bound.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Example, two days of counts of which the second counts:\n  \
-    ghostscaler simulate --trace day.csv --trace-format counts \\\n    \
-    --lengths lengths.csv --warmup 1d --profile 8b-a100 --policy all \\\n    \
-    --report day.html")]
-pub struct Args {
-    /// The trace.
-    #[arg(long, value_name = "FILE")]
-    pub trace: PathBuf,
-    /// The form of the trace.
-    #[arg(long, value_name = "FORMAT")]
-    pub trace_format: traces::Format,
-    /// Lengths for a trace of counts: any CSV with the columns input_tokens,output_tokens.
-    #[arg(long, value_name = "FILE")]
-    pub lengths: Option<PathBuf>,
-    /// Length of a bin of a trace of counts.
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = seconds)]
-    pub bin: f64,
-    /// Multiply the rate: below 1 requests are left out, above 1 the trace is laid over itself.
-    #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
-    pub scale: f64,
-    /// How much of the beginning of the trace runs without counting.
-    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = seconds)]
-    pub warmup: f64,
-    /// The engine: a name (`loadgen profiles` lists them) or a file.
-    #[arg(long, value_name = "NAME|FILE", default_value = "8b-a100")]
-    pub profile: String,
-    /// Policies, by name, or `all`: ours at its defaults, and each baseline at its documented
-    /// setting and at the best of its sweep.
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "ghostscaler")]
-    pub policy: Vec<String>,
-    /// Fewest replicas; 0 allows zero, with a gateway that holds requests.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub min: u32,
-    /// Most replicas [default: 1.25 × what the busiest minute needs].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=250))]
-    pub max: Option<u32>,
-    /// Time-to-first-token target.
-    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = seconds)]
-    pub slo_ttft: f64,
-    /// Time-per-output-token target.
-    #[arg(long, value_name = "DURATION", default_value = "200ms", value_parser = seconds)]
-    pub slo_tpot: f64,
-    /// Mean time that a replica takes to load [default: what the profile says].
-    #[arg(long, value_name = "DURATION", value_parser = seconds)]
-    pub cold_start: Option<f64>,
-    /// The share of requests within their targets that is asked for: what the clairvoyant, the
-    /// static fleet and the best of a sweep have to attain.
-    #[arg(long, value_name = "SHARE", default_value_t = 0.99)]
-    pub bar: f64,
-    /// Settles everything random.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub seed: u64,
-    /// Run so many seeds from --seed on, and report their means; references use the first.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100))]
-    pub seeds: u64,
-    /// Leave out the clairvoyant and the static fleet.
-    #[arg(long)]
-    pub no_references: bool,
-    /// Write a page with plots to this file.
-    #[arg(long, value_name = "FILE.html")]
-    pub report: Option<PathBuf>,
-    /// How to print the results.
-    #[arg(long, value_name = "FORMAT", default_value = "table")]
-    pub format: Format,
-}
+use scenario::Scenario;
+use study::{Load, Plan, Study};
 
 /// How results are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Format {
+pub enum Output {
     /// A table of 80 columns.
     Table,
     /// One JSON object.
@@ -157,9 +95,36 @@ pub enum Error {
         /// Its name.
         profile: String,
     },
+    /// An update would change the GPUs of a replica.
+    #[error("`--change` from `{from}` to `{to}`: expected as many GPUs a replica")]
+    Change {
+        /// What runs first.
+        from: String,
+        /// What would run then.
+        to: String,
+    },
     /// The trace cannot be used.
     #[error(transparent)]
     Input(#[from] input::Error),
+    /// A trace without its form.
+    #[error(
+        "`--trace {}` needs a `--trace-format`: azure, mooncake, burstgpt, counts or csv",
+        path.display()
+    )]
+    NoFormat {
+        /// The trace.
+        path: PathBuf,
+    },
+    /// A flag that is there neither once nor once for each trace.
+    #[error("`--{flag}` is given {len} times: expected once, or once for each of the {n}")]
+    Count {
+        /// The flag.
+        flag: &'static str,
+        /// How often it is there.
+        len: usize,
+        /// How often it could be.
+        n: usize,
+    },
     /// A policy of that name is not there.
     #[error(transparent)]
     Policy(#[from] catalog::Unknown),
@@ -200,83 +165,67 @@ pub enum Error {
 ///
 /// When a flag, the profile or the trace cannot be used, or a result cannot be written.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<(), Error> {
-    check(args)?;
-    let profile = Profile::load(&args.profile)?;
-    if !loadgen::engine::Lean::can(&profile) {
-        return Err(Error::Unsupported { profile: profile.name });
+    args.check()?;
+    let (profile, scenario) = args.engine()?;
+    let mut candidates = Catalog::new().select(&args.policy)?;
+    if args.ablations {
+        candidates.extend(catalog::ablations());
     }
-    let candidates = Catalog::new().select(&args.policy)?;
-    let lengths = match &args.lengths {
-        Some(path) => Lengths::load(path).map_err(input::Error::from)?,
-        None => Options::default().lengths,
-    };
     let plan = Plan {
         profile: &profile,
-        cold: args.cold_start.map_or_else(|| ColdStart::of_profile(&profile), ColdStart::of_mean),
-        slo: Slo { ttft_s: args.slo_ttft, tpot_s: args.slo_tpot },
+        cold: args.cold(&profile),
+        nodes: args.nodes(),
+        scenario: &scenario,
+        slo: args.slo(),
         min: args.min,
         max: args.max,
         bar: args.bar,
         candidates: &candidates,
         references: !args.no_references,
     };
-    let workload = |seed| {
-        let options =
-            Options { scale: args.scale, seed, bin_s: args.bin, lengths: lengths.clone() };
-        let source = input::Source {
-            path: &args.trace,
-            format: args.trace_format,
-            options: &options,
-            warmup_s: args.warmup,
-        };
-        source.read(&profile)
-    };
-    let seeds: Vec<u64> = (args.seed..args.seed.saturating_add(args.seeds)).collect();
-    let progress = Progress::start();
-    let told = |what: &str, done: usize, of: usize| progress.tell(what, done, of);
-    let study = study::run_study(&plan, &seeds, workload, &told)?;
-    progress.end();
-    print(&study, args, out)
+    let sources = args.sources()?;
+    let studies = run_all(&plan, &args.seeds(), &sources)?;
+    print(&studies, args, out)
 }
 
-fn print(study: &Study, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
-    let name = args.trace.file_name().map(|name| name.to_string_lossy().into_owned());
-    let title = name.unwrap_or_default();
+/// Runs the sources one after another, or all at once if they share their GPUs.
+fn run_all(plan: &Plan<'_>, seeds: &[u64], sources: &[Source]) -> Result<Vec<Study>, Error> {
+    let most_tokens = most_tokens(plan.profile, plan.scenario);
+    let readers = sources.iter().map(|source| {
+        let read = move |seed| source.read(most_tokens, seed);
+        (source.name(), read)
+    });
+    let readers: Vec<_> = readers.collect();
+    let loads: Vec<Load<'_, input::Error>> =
+        readers.iter().map(|(name, read)| Load { name: name.clone(), read }).collect();
+    let progress = Progress::start();
+    let told = |what: &str, done: usize, of: usize| progress.tell(what, done, of);
+    let studies = if plan.nodes.budget.is_some() && loads.len() > 1 {
+        study::run_shared(plan, seeds, &loads, &told)?
+    } else {
+        let studies = loads.iter().map(|load| study::run_study(plan, seeds, load, &told));
+        studies.collect::<Result<_, _>>()?
+    };
+    progress.end();
+    Ok(studies)
+}
+
+/// The longest request that each of the engines takes.
+fn most_tokens(profile: &Profile, scenario: &Scenario) -> usize {
+    let changed = scenario.changes.iter().map(|change| &change.profile);
+    let most = |profile: &Profile| profile.limits.max_model_tokens.min(profile.kv_tokens());
+    changed.map(most).fold(most(profile), usize::min)
+}
+
+fn print(studies: &[Study], args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     if let Some(path) = &args.report {
-        let page = report::html(study, &title);
+        let page = report::html(studies);
         std::fs::write(path, page)
             .map_err(|source| Error::Report { path: path.clone(), source })?;
     }
     match args.format {
-        Format::Table => report::table(study, &title, out)?,
-        Format::Json => report::json(study, &title, out)?,
+        Output::Table => report::table(studies, out)?,
+        Output::Json => report::json(studies, out)?,
     }
     Ok(())
-}
-
-fn check(args: &Args) -> Result<(), Error> {
-    let ranges = [
-        ("bar", args.bar, (0.5..=1.0).contains(&args.bar), "0.5 to 1"),
-        ("slo-ttft", args.slo_ttft, (0.001..=600.0).contains(&args.slo_ttft), "1 ms to 10 min"),
-        ("slo-tpot", args.slo_tpot, (0.001..=60.0).contains(&args.slo_tpot), "1 ms to 1 min"),
-        (
-            "cold-start",
-            args.cold_start.unwrap_or(1.0),
-            (0.0..=7_200.0).contains(&args.cold_start.unwrap_or(1.0)),
-            "at most two hours",
-        ),
-    ];
-    for (flag, value, is_right, expected) in ranges {
-        if !is_right {
-            return Err(Error::Flag { flag, value, expected });
-        }
-    }
-    match args.max {
-        Some(max) if max < args.min => Err(Error::Bounds { min: args.min, max }),
-        Some(_) | None => Ok(()),
-    }
-}
-
-fn seconds(text: &str) -> Result<f64, duration::Error> {
-    Ok(duration::parse_millis(text)? as f64 / 1e3)
 }

@@ -16,5 +16,6 @@ mod grpc;
 mod hpa;
 mod manifests;
 mod prometheus;
+mod simulate;
 mod support;
 mod tidy;

@@ -265,6 +265,7 @@ impl Engine {
                 let batch = self.scheduler.schedule(start);
                 let Batch { prefill_tokens, decoding, resident_tokens, .. } = batch;
                 let work = self.step_time.of(prefill_tokens, decoding, resident_tokens);
+                let work = self.step_time.with_attention(work, batch.pairs);
                 let end = start.plus_ps(work.total_ps());
                 self.step = Some(RunningStep { start, end, batch, work });
                 return true;

@@ -90,6 +90,7 @@ fn one_at_a_time_with_equal_times_waits_as_an_m_d_1_queue() {
         prefill_ms: vec![(0, 0.0), (1_000, 40.0)],
         decode_ms: vec![(0, 0.0)],
         resident_ms: vec![(0, 0.0)],
+        attention_ns: 0.0,
     };
     let service_s = 0.1;
     for load in [0.5, 0.8] {
@@ -110,6 +111,7 @@ fn a_batch_that_shares_a_constant_rate_is_processor_sharing() {
         prefill_ms: vec![(0, 0.0)],
         decode_ms: vec![(0, 0.0), (1_000, 1_000.0)],
         resident_ms: vec![(0, 0.0)],
+        attention_ns: 0.0,
     };
     let load = 0.7;
     let (mean_s, rate) = (0.2, load / 0.2);
@@ -133,6 +135,7 @@ fn no_work_is_lost_and_nothing_rests_while_somebody_waits() {
         prefill_ms: vec![(0, 0.0), (1_000, 67.0)],
         decode_ms: vec![(0, 0.0), (1_000, 67.0)],
         resident_ms: vec![(0, 0.0), (1_000_000, 82.0)],
+        attention_ns: 0.0,
     };
     let mut engine = Engine::new(profile(64, step));
     let seen = run(&mut engine, 5.0, 5_000, |u| if u < 0.5 { (300, 150) } else { (1_500, 20) });

@@ -119,6 +119,7 @@ fn ask_rules(
     let ceiling = state.gpu.ask(&observation.gpu, &ask, &level, now);
     let queue_vote = state.queue.ask(&queue, &ask, &level, &state.figures, ceiling.idle, now);
     let (kv_vote, kv_need) = kv::ask(&seen, &supply);
+    let kv_need = if spec.without == Some(Rule::Kv) { 0.0 } else { kv_need };
     let patience_ms = supply.cold_start_ms + state.ghost.hold_ms();
     let slept_at = state.zero.slept_at();
     let wake_vote =
@@ -135,8 +136,8 @@ fn ask_rules(
     Said {
         level,
         queue,
-        queue_vote,
-        kv_vote,
+        queue_vote: spec.heard(queue_vote),
+        kv_vote: spec.heard(kv_vote),
         kv_need,
         ceiling,
         wake_vote,

@@ -4,6 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::{Rule, Vote};
+
 /// The policy of one workload. Every field is in range by construction (`trigger` checks).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Spec {
@@ -38,6 +40,11 @@ pub struct Spec {
     pub hpa_tolerance: Option<f64>,
     /// The interval between ticks in milliseconds: 5,000 for direct scrapes, 15,000 for Prometheus.
     pub tick_ms: u64,
+    /// A rule that has no say, to measure what it is worth; nothing that a user writes sets it.
+    /// [`Rule::Demand`], [`Rule::Queue`], [`Rule::Kv`] and [`Rule::Ghost`] can be silenced; the others
+    /// are bounds, safety, or see nothing where that is measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub without: Option<Rule>,
 }
 
 impl Default for Spec {
@@ -59,11 +66,17 @@ impl Default for Spec {
             fallback_replicas: None,
             hpa_tolerance: None,
             tick_ms: 5_000,
+            without: None,
         }
     }
 }
 
 impl Spec {
+    /// The vote, unless its rule has no say.
+    pub(super) fn heard(&self, vote: Vote) -> Vote {
+        if self.without == Some(vote.rule) { Vote { want: None, ..vote } } else { vote }
+    }
+
     /// `count` within the bounds; a maximum of 0 counts as 1, and a maximum below the
     /// minimum wins.
     #[must_use]

@@ -139,6 +139,8 @@ mod tests {
     use crate::simulate::cold::ColdStart;
     use crate::simulate::policy::Slo;
     use crate::simulate::run::{Setup, run};
+    use crate::simulate::scenario::Scenario;
+    use crate::simulate::supply::Nodes;
     use crate::simulate::workload::{Request, Workload};
 
     const CONTEXT: Context = Context {
@@ -199,6 +201,8 @@ mod tests {
         let setup = Setup {
             profile: &profile,
             workload: &workload,
+            nodes: Nodes::default(),
+            scenario: Scenario::NONE,
             cold: ColdStart { mean_s: 60.0, sigma: 0.0, readiness: false },
             slo: CONTEXT.slo,
             min: 1,

@@ -7,11 +7,14 @@ use loadgen::engine::Profile;
 
 use super::outcome::Outcome;
 use super::parallel;
-use super::reference::{PlanKind, Planned, Prices, Work, plan};
+use super::reference::{PlanKind, Planned, plan};
 use super::run::{Setup, run};
+use super::scenario::Scenario;
+use super::work::{Prices, Work};
+use super::workload::Workload;
 
 /// Utilisations of the coarse sweep, ascending.
-const RHOS: [f64; 11] = [0.5, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0, 1.05];
+const RHOS: [f64; 14] = [0.2, 0.3, 0.4, 0.5, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0, 1.05];
 /// Steps of the fine sweep around the best of the coarse one.
 const FINE_STEPS: [f64; 5] = [-0.0125, 0.0125, 0.025, 0.0375, 0.05];
 
@@ -51,8 +54,10 @@ pub(super) fn find(
     bar: f64,
     done: &(impl Fn(usize) + Sync),
 ) -> Bounds {
-    let fluid_hours = work.total_s / 3_600.0;
-    let searched = parallel::map(&jobs(), done, |job| match job {
+    let prices = setup.scenario.over_time(setup.profile, setup.workload.end, Prices::least);
+    let least = Work::of(setup.workload, &prices);
+    let fluid_hours = least.total_s / 3_600.0;
+    let searched = parallel::map(&jobs(), parallel::cores(), done, |job| match job {
         Job::Plans(kind) => search_plans(setup, work, kind, bar),
         Job::Fixed => search_fixed(setup, bar).into_iter().collect(),
     });
@@ -82,10 +87,10 @@ pub(super) fn default_max(work: &Work) -> u32 {
     super::number::ceil_count(1.25 * work.peak_need()) + 1
 }
 
-/// The work of a workload on a profile.
+/// The work of a workload on a profile and what becomes of it.
 #[must_use]
-pub(super) fn work_of(workload: &super::workload::Workload, profile: &Profile) -> Work {
-    Work::of(workload, &Prices::of(profile))
+pub(super) fn work_of(workload: &Workload, profile: &Profile, scenario: &Scenario) -> Work {
+    Work::of(workload, &scenario.over_time(profile, workload.end, Prices::loaded))
 }
 
 enum Job {
@@ -134,7 +139,7 @@ fn refine(
         RHOS.iter().copied().chain(fine).map(|rho| PlanKind { rho, ..best }).collect();
     let is_known = |kind: &PlanKind| known.iter().any(|(known, _)| known.as_ref() == Some(kind));
     kinds.retain(|kind| !is_known(kind));
-    let points = parallel::map(&kinds, done, |kind| run_plan(setup, work, kind));
+    let points = parallel::map(&kinds, parallel::cores(), done, |kind| run_plan(setup, work, kind));
     kinds.into_iter().map(Some).zip(points).collect()
 }
 

@@ -53,6 +53,8 @@ pub enum Why {
     Documented,
     /// It is a point of the sweep over the policy's knob.
     Swept,
+    /// It is the product with a rule off.
+    Ablation,
 }
 
 impl Candidate {

@@ -5,24 +5,38 @@
 use super::baselines;
 use super::candidate::{Candidate, Context, Why};
 use super::product::Ghostscaler;
-use crate::decision::{Spec, ZeroAfter};
+use crate::decision::{Rule, Spec, ZeroAfter};
+
+/// The product's name among the policies.
+const OURS: &str = "ghostscaler";
 
 /// The candidates, by policy.
 #[derive(Debug)]
-pub(super) struct Catalog {
+pub struct Catalog {
     all: Vec<Candidate>,
+}
+
+impl Default for Catalog {
+    fn default() -> Catalog {
+        Catalog::new()
+    }
 }
 
 impl Catalog {
     /// All policies.
-    pub(super) fn new() -> Catalog {
+    #[must_use]
+    pub fn new() -> Catalog {
         let mut all = vec![ours()];
         all.extend(baselines::candidates());
         Catalog { all }
     }
 
     /// Those with the names; `all` is each of them.
-    pub(super) fn select(self, names: &[String]) -> Result<Vec<Candidate>, Unknown> {
+    ///
+    /// # Errors
+    ///
+    /// When a name is nobody's.
+    pub fn select(self, names: &[String]) -> Result<Vec<Candidate>, Unknown> {
         let wants_all = names.iter().any(|name| name == "all");
         for name in names {
             if name != "all" && !self.all.iter().any(|candidate| candidate.policy == name) {
@@ -62,7 +76,18 @@ pub struct Unknown {
 
 /// The product at its defaults: what a ScaledObject with nothing but bounds and targets gets.
 fn ours() -> Candidate {
-    Candidate::new("ghostscaler", "", Why::Default, |context| Ghostscaler::new(spec(context)))
+    Candidate::new(OURS, "", Why::Default, |context| Ghostscaler::new(spec(context)))
+}
+
+/// The product with one rule off at a time, of those that see something in a simulation.
+pub(super) fn ablations() -> Vec<Candidate> {
+    let without = |rule: Rule| {
+        let setting = format!("without {}", rule.label());
+        Candidate::new(OURS, setting, Why::Ablation, move |context| {
+            Ghostscaler::new(Spec { without: Some(rule), ..spec(context) })
+        })
+    };
+    [Rule::Demand, Rule::Queue, Rule::Kv, Rule::Ghost].map(without).into()
 }
 
 fn spec(context: &Context) -> Spec {

@@ -1,6 +1,9 @@
 //! The replicas of one workload behind their gateway: pods that start, serve, drain and go.
 //!
-//! Must not decide how many there are, nor judge how well they served.
+//! Must not decide how many there are, nor judge how well they served. How pods come and go is in
+//! `fleet/pods.rs`.
+
+mod pods;
 
 use std::collections::VecDeque;
 
@@ -9,21 +12,24 @@ use loadgen::engine::{Lean, LeanEvent, LeanRequest, Profile, Time};
 use super::cold::ColdStart;
 use super::policy::Counts;
 use super::random::Random;
+use super::supply::Supply;
 use super::workload::Request;
 
-/// Seconds after which a pod that still drains is killed (`terminationGracePeriodSeconds`) and its
-/// requests are sent again. Longer than the longest answer of the reasoning traces takes.
-const GRACE_PS: u64 = 900 * loadgen::engine::PS_PER_S;
 /// Where the load of a pod that takes no request stands in the balancer's list.
 const CLOSED: u64 = u64::MAX;
 
 /// Pods, the load balancer before them, and the gateway that holds what nobody can take.
 #[derive(Debug)]
 pub(super) struct Fleet<'a> {
-    profile: &'a Profile,
+    /// Of the pods that are created from now on.
+    profile: Profile,
+    /// How many profiles there have been before it: the update that a pod belongs to.
+    version: u32,
     requests: &'a [Request],
     cold: ColdStart,
     rng: Random,
+    /// Replicas ordered.
+    wanted: u32,
     pods: Vec<Pod>,
     // Parallel to `pods`, apart because they are searched at every event: when each pod has its
     // next event, and how many requests are in it.
@@ -44,6 +50,9 @@ pub(super) struct Pod {
     pub(super) state: State,
     pub(super) created: Time,
     pub(super) engine: Lean,
+    /// Tokens that its KV cache holds.
+    pub(super) kv_tokens: f64,
+    version: u32,
 }
 
 /// Where in its life a pod is.
@@ -51,6 +60,11 @@ pub(super) struct Pod {
 pub(super) enum State {
     /// Its place is free.
     Gone,
+    /// Without a node.
+    Unplaced {
+        /// When the node that is provisioned for it is there, if one is.
+        until: Option<Time>,
+    },
     /// Loading until then.
     Starting {
         /// When its endpoint is known to the balancer.
@@ -68,21 +82,38 @@ pub(super) enum State {
     },
 }
 
+/// Who is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Census {
+    /// As the Kubernetes API has it.
+    pub(super) counts: Counts,
+    /// Pods that load on their GPUs.
+    pub(super) loading: u32,
+    /// Pods that serve.
+    pub(super) serving: u32,
+    /// Pods that finish what they have.
+    pub(super) draining: u32,
+    /// Pods that have been created so far, those with which the fleet began included.
+    pub(super) created: u32,
+}
+
 impl<'a> Fleet<'a> {
     /// A fleet of `initial` replicas that serve already.
     pub(super) fn new(
-        profile: &'a Profile,
+        profile: Profile,
         requests: &'a [Request],
         cold: ColdStart,
         rng: Random,
         initial: u32,
-        now: Time,
+        (supply, now): (&mut Supply, Time),
     ) -> Fleet<'a> {
         let mut fleet = Fleet {
             profile,
+            version: 0,
             requests,
             cold,
             rng,
+            wanted: initial,
             pods: Vec::new(),
             next_event: Vec::new(),
             load: Vec::new(),
@@ -93,8 +124,7 @@ impl<'a> Fleet<'a> {
             events: Vec::new(),
         };
         for _ in 0..initial {
-            let index = fleet.create(State::Ready { since: now }, now);
-            fleet.load[index] = 0;
+            fleet.create_ready(supply, now);
         }
         fleet
     }
@@ -110,13 +140,13 @@ impl<'a> Fleet<'a> {
         next
     }
 
-    /// When a pod next becomes ready or is killed.
+    /// When a pod next gets a node, becomes ready or is killed.
     pub(super) fn next_change(&self) -> Time {
         self.next_change
     }
 
     /// Lets the pod's engine move on to its event; returns what happened.
-    pub(super) fn serve(&mut self, index: usize, at: Time) -> &[LeanEvent] {
+    pub(super) fn serve(&mut self, index: usize, at: Time, supply: &mut Supply) -> &[LeanEvent] {
         self.events.clear();
         let pod = &mut self.pods[index];
         pod.engine.advance(at, &mut |event| self.events.push(event));
@@ -125,11 +155,13 @@ impl<'a> Fleet<'a> {
         match pod.state {
             State::Ready { .. } => self.load[index] = left as u64,
             State::Draining { .. } if left == 0 => {
-                pod.state = State::Gone;
-                self.gone = true;
+                self.leave(index, at, supply);
                 self.refresh_next_change();
             }
-            State::Draining { .. } | State::Starting { .. } | State::Gone => {}
+            State::Draining { .. }
+            | State::Unplaced { .. }
+            | State::Starting { .. }
+            | State::Gone => {}
         }
         &self.events
     }
@@ -163,63 +195,35 @@ impl<'a> Fleet<'a> {
         self.load[index] += 1;
     }
 
-    /// Lets what is due by now become ready or end.
-    pub(super) fn change(&mut self, now: Time) {
-        let mut again = Vec::new();
-        for index in 0..self.pods.len() {
-            match self.pods[index].state {
-                State::Starting { until } if until <= now => {
-                    self.pods[index].state = State::Ready { since: now };
-                    self.load[index] = 0;
-                }
-                State::Draining { until } if until <= now => {
-                    let engine =
-                        std::mem::replace(&mut self.pods[index].engine, Lean::new(self.profile));
-                    again.extend(engine.kill().into_iter().map(|request| request.id));
-                    self.pods[index].state = State::Gone;
-                    self.next_event[index] = Time::MAX;
-                }
-                State::Starting { .. }
-                | State::Ready { .. }
-                | State::Draining { .. }
-                | State::Gone => {}
-            }
-        }
-        self.refresh_next_change();
-        if self.load.iter().any(|&load| load != CLOSED) {
-            let held = std::mem::take(&mut self.held);
-            held.into_iter().chain(again).for_each(|id| self.route(id, now));
-        } else {
-            self.held.extend(again);
-        }
-    }
-
-    /// Orders or ends pods until `want` are ordered; returns how many were created.
-    pub(super) fn scale(&mut self, want: u32, now: Time) -> u32 {
-        let spec = self.counts().spec;
-        for _ in spec..want {
-            let until = now.plus_ps(self.cold.draw_ps(&mut self.rng));
-            self.create(State::Starting { until }, now);
-        }
-        for _ in want..spec {
-            self.end_one(now);
-        }
-        self.refresh_next_change();
-        want.saturating_sub(spec)
-    }
-
-    pub(super) fn counts(&self) -> Counts {
-        let mut counts = Counts::default();
+    /// Who is there now.
+    pub(super) fn census(&self) -> Census {
+        let mut census = Census { created: self.next_id, ..Census::default() };
+        let mut unplaced = 0;
         for pod in &self.pods {
             match pod.state {
                 State::Gone => {}
-                State::Starting { .. } => counts.starting += 1,
-                State::Ready { .. } => counts.ready += 1,
-                State::Draining { .. } => counts.terminating += 1,
+                State::Unplaced { .. } => unplaced += 1,
+                State::Starting { .. } => census.loading += 1,
+                State::Ready { .. } => census.serving += 1,
+                State::Draining { .. } => census.draining += 1,
             }
         }
-        counts.spec = counts.ready + counts.starting;
-        counts
+        // What an update has beyond `spec` is neither capacity nor on its way to become some.
+        let ready = census.serving.min(self.wanted);
+        let starting = self.wanted - ready;
+        census.counts = Counts {
+            spec: self.wanted,
+            ready,
+            starting,
+            unschedulable: starting.min(unplaced),
+            terminating: census.draining,
+        };
+        census
+    }
+
+    /// Replica counts as the Kubernetes API has them.
+    pub(super) fn counts(&self) -> Counts {
+        self.census().counts
     }
 
     /// Whether a pod that drained has gone since the last call.
@@ -235,54 +239,5 @@ impl<'a> Fleet<'a> {
     /// Every pod that exists, in no order.
     pub(super) fn pods_mut(&mut self) -> impl Iterator<Item = &mut Pod> {
         self.pods.iter_mut().filter(|pod| pod.state != State::Gone)
-    }
-
-    fn create(&mut self, state: State, now: Time) -> usize {
-        let pod = Pod { id: self.next_id, state, created: now, engine: Lean::new(self.profile) };
-        self.next_id += 1;
-        let free = self.pods.iter().position(|pod| pod.state == State::Gone);
-        match free {
-            Some(index) => {
-                self.pods[index] = pod;
-                self.next_event[index] = Time::MAX;
-                index
-            }
-            None => {
-                self.pods.push(pod);
-                self.next_event.push(Time::MAX);
-                self.load.push(CLOSED);
-                self.pods.len() - 1
-            }
-        }
-    }
-
-    /// Ends the pod that a ReplicaSet would: one that is not ready, else the youngest.
-    fn end_one(&mut self, now: Time) {
-        let rank = |pod: &Pod| match pod.state {
-            State::Starting { .. } => Some((1, pod.id)),
-            State::Ready { .. } => Some((0, pod.id)),
-            State::Draining { .. } | State::Gone => None,
-        };
-        let ranked =
-            self.pods.iter().enumerate().filter_map(|(index, pod)| Some((rank(pod)?, index)));
-        let Some((_, index)) = ranked.max() else { return };
-        let pod = &mut self.pods[index];
-        self.load[index] = CLOSED;
-        pod.state = match pod.state {
-            State::Ready { .. } if pod.engine.in_flight() > 0 => {
-                State::Draining { until: now.plus_ps(GRACE_PS) }
-            }
-            State::Ready { .. } | State::Starting { .. } | State::Draining { .. } | State::Gone => {
-                State::Gone
-            }
-        };
-    }
-
-    fn refresh_next_change(&mut self) {
-        let due = self.pods.iter().filter_map(|pod| match pod.state {
-            State::Starting { until } | State::Draining { until } => Some(until),
-            State::Ready { .. } | State::Gone => None,
-        });
-        self.next_change = due.min().unwrap_or(Time::MAX);
     }
 }

@@ -1,13 +1,15 @@
-//! From a trace file to the requests of a run.
+//! From a trace file or a process to the requests of a run.
 //!
 //! Must not simulate anything.
 
 use std::collections::HashSet;
-use std::path::Path;
+use std::path::PathBuf;
 
-use loadgen::engine::{Prefix, Profile, Time};
-use loadgen::traces::{Arrival, Format, Options, read};
+use loadgen::engine::{Prefix, Time};
+use loadgen::traces::{Arrival, Curve, Format, Lengths, Options, read};
 
+use super::number::ceil_count;
+use super::process::{self, Process};
 use super::workload::{Request, Workload};
 
 /// Requests that are held in memory at most: 24 bytes each, so 2.4 GB.
@@ -15,54 +17,133 @@ const MOST_REQUESTS: usize = 100_000_000;
 /// A trace ends with the 10 s in which its last request came.
 const BIN_S: f64 = 10.0;
 
-/// Where requests come from.
-#[derive(Debug, Clone, Copy)]
-pub struct Source<'a> {
-    /// The trace.
-    pub path: &'a Path,
-    /// Its form.
-    pub format: Format,
-    /// Scale, seed, bins and lengths.
-    pub options: &'a Options,
-    /// Seconds at its beginning that only warm up.
+/// Requests, and how many of them are wanted.
+#[derive(Debug, Clone)]
+pub struct Source {
+    /// Where they come from.
+    pub origin: Origin,
+    /// Multiplies the rate.
+    pub scale: f64,
+    /// Seconds at the beginning that only warm up.
     pub warmup_s: f64,
+    /// The share of each prompt that a prefix cache holds, over time and in place of what the
+    /// trace says.
+    pub cached: Option<Curve>,
 }
 
-impl Source<'_> {
-    /// Reads the whole trace, for engines of that profile.
+/// Where requests come from.
+#[derive(Debug, Clone)]
+pub enum Origin {
+    /// A trace.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Its form.
+        format: Format,
+        /// For counts: how long a bin is, in seconds.
+        bin_s: f64,
+        /// For counts: how long the requests are.
+        lengths: Lengths,
+    },
+    /// A process, run so many times.
+    Process {
+        /// The process.
+        process: Process,
+        /// How often.
+        runs: usize,
+    },
+}
+
+impl Source {
+    /// What to call it: the file's name, or the process's.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match &self.origin {
+            Origin::File { path, .. } => {
+                path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+            }
+            Origin::Process { process, .. } => process.name.clone(),
+        }
+    }
+
+    /// Reads or generates all of it, for engines that take requests of at most `most_tokens` with
+    /// their answers.
     ///
     /// # Errors
     ///
-    /// When it cannot be read, is longer than what fits into memory, or has no request after the
-    /// warm-up.
-    pub fn read(&self, profile: &Profile) -> Result<Workload, Error> {
-        let most_tokens = profile.limits.max_model_tokens.min(profile.kv_tokens());
-        let mut requests = Vec::new();
-        let mut cache = Cache::default();
-        let mut last_s = 0.0;
-        for arrival in read(self.path, self.format, self.options)? {
-            let arrival = arrival?;
-            last_s = arrival.t_s;
-            let tokens = arrival.input_tokens as usize + arrival.output_tokens as usize;
-            if tokens > most_tokens {
-                return Err(Error::TooLong { t_s: arrival.t_s, tokens, most_tokens });
+    /// When it cannot be read, is longer than what fits into memory, has a request that is too long
+    /// (a process has none: its requests are cut), or no request after the warm-up.
+    pub fn read(&self, most_tokens: usize, seed: u64) -> Result<Workload, Error> {
+        let mut collected = Collected::new(self, most_tokens);
+        let end_s = match &self.origin {
+            Origin::File { path, format, bin_s, lengths } => {
+                let (bin_s, lengths) = (*bin_s, lengths.clone());
+                let options = Options { scale: self.scale, seed, bin_s, lengths };
+                for arrival in read(path, *format, &options)? {
+                    collected.add(&arrival?)?;
+                }
+                ((collected.last_s + 0.1) / BIN_S).ceil() * BIN_S
             }
-            if requests.len() == MOST_REQUESTS {
-                return Err(Error::TooMany);
+            Origin::Process { process, runs } => {
+                for arrival in process.arrivals(*runs, self.scale, seed)? {
+                    collected.add(&cut(arrival, most_tokens))?;
+                }
+                process.span_s() * *runs as f64
             }
-            requests.push(Request {
-                at: Time::from_secs_f64(arrival.t_s),
-                prompt_tokens: arrival.input_tokens,
-                cached_tokens: cache.cached(&arrival),
-                output_tokens: arrival.output_tokens,
-            });
-        }
-        let end_s = ((last_s + 0.1) / BIN_S).ceil() * BIN_S;
+        };
+        let Collected { requests, last_s, .. } = collected;
         if last_s < self.warmup_s || requests.is_empty() {
             return Err(Error::NothingLeft { warmup_s: self.warmup_s, end_s });
         }
         let counted_from = Time::from_secs_f64(self.warmup_s);
         Ok(Workload { requests, counted_from, end: Time::from_secs_f64(end_s) })
+    }
+}
+
+/// A generated request as long as the engine takes: the answer first, then the prompt.
+fn cut(arrival: Arrival, most_tokens: usize) -> Arrival {
+    let most = u32::try_from(most_tokens).unwrap_or(u32::MAX).max(2);
+    let output_tokens = arrival.output_tokens.min(most / 2);
+    let input_tokens = arrival.input_tokens.min(most - output_tokens);
+    Arrival { input_tokens, output_tokens, ..arrival }
+}
+
+/// What has been read so far.
+struct Collected<'a> {
+    source: &'a Source,
+    most_tokens: usize,
+    requests: Vec<Request>,
+    cache: Cache,
+    last_s: f64,
+}
+
+impl Collected<'_> {
+    fn new(source: &Source, most_tokens: usize) -> Collected<'_> {
+        let cache = Cache::default();
+        Collected { source, most_tokens, requests: Vec::new(), cache, last_s: 0.0 }
+    }
+
+    fn add(&mut self, arrival: &Arrival) -> Result<(), Error> {
+        self.last_s = arrival.t_s;
+        let tokens = arrival.input_tokens as usize + arrival.output_tokens as usize;
+        if tokens > self.most_tokens {
+            let most_tokens = self.most_tokens;
+            return Err(Error::TooLong { t_s: arrival.t_s, tokens, most_tokens });
+        }
+        if self.requests.len() == MOST_REQUESTS {
+            return Err(Error::TooMany);
+        }
+        let prompt_tokens = arrival.input_tokens;
+        let cached_tokens = match &self.source.cached {
+            Some(share) => {
+                let tokens = (share.at(arrival.t_s) * f64::from(prompt_tokens)).floor();
+                ceil_count(tokens).min(prompt_tokens)
+            }
+            None => self.cache.cached(arrival),
+        };
+        let (at, output_tokens) = (Time::from_secs_f64(arrival.t_s), arrival.output_tokens);
+        self.requests.push(Request { at, prompt_tokens, cached_tokens, output_tokens });
+        Ok(())
     }
 }
 
@@ -94,6 +175,9 @@ pub enum Error {
     /// The trace cannot be read.
     #[error(transparent)]
     Trace(#[from] loadgen::traces::Error),
+    /// The process makes nothing.
+    #[error(transparent)]
+    Process(#[from] process::Error),
     /// A request that no engine of the profile takes.
     #[error(
         "the request at {t_s} s has {tokens} tokens with its answer, and the profile's engine takes \
@@ -138,5 +222,23 @@ mod tests {
         assert_eq!(cache.cached(&arrival(&[1, 2, 3])), 0);
         assert_eq!(cache.cached(&arrival(&[1, 9, 3])), 512);
         assert_eq!(cache.cached(&arrival(&[1, 2, 3])), 1_200, "no more than the prompt");
+    }
+
+    #[test]
+    fn a_process_is_cut_to_what_the_engine_takes_and_lasts_its_whole_span() {
+        let text = "about: x\nrate: 1@10m\ninput: \"900:2\"\noutput: \"300:2\"\n";
+        let process = Process::parse("long", text).unwrap();
+        let source = Source {
+            origin: Origin::Process { process, runs: 2 },
+            scale: 1.0,
+            warmup_s: 600.0,
+            cached: Some("0@10m,0.5@10m".parse().unwrap()),
+        };
+        let workload = source.read(1_000, 1).unwrap();
+        let longest = workload.requests.iter().map(|r| r.prompt_tokens + r.output_tokens).max();
+        assert_eq!(longest, Some(1_000));
+        assert_eq!(workload.end, Time::from_millis(1_200_000));
+        assert!(workload.counted().iter().all(|r| r.cached_tokens == r.prompt_tokens / 2));
+        assert!(workload.counted().len() > 500, "{}", workload.counted().len());
     }
 }

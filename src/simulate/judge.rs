@@ -9,8 +9,8 @@ use super::workload::Request;
 
 /// Judges requests of one engine profile.
 #[derive(Debug)]
-pub(super) struct Judge<'a> {
-    profile: &'a Profile,
+pub(super) struct Judge {
+    profile: Profile,
     slo: Slo,
 }
 
@@ -24,9 +24,14 @@ pub(super) struct Verdict {
     pub(super) good_raw: bool,
 }
 
-impl Judge<'_> {
-    pub(super) fn new(profile: &Profile, slo: Slo) -> Judge<'_> {
+impl Judge {
+    pub(super) fn new(profile: Profile, slo: Slo) -> Judge {
         Judge { profile, slo }
+    }
+
+    /// Judges by another engine from now on.
+    pub(super) fn update(&mut self, profile: Profile) {
+        self.profile = profile;
     }
 
     /// Judges a request that got its tokens then.
@@ -43,7 +48,7 @@ impl Judge<'_> {
 
     /// Seconds to the first token on an empty replica.
     fn alone_s(&self, request: &Request) -> f64 {
-        let mut engine = Lean::new(self.profile);
+        let mut engine = Lean::new(&self.profile);
         let alone = LeanRequest {
             id: 0,
             prompt_tokens: request.prompt_tokens,
@@ -67,7 +72,7 @@ mod tests {
     #[test]
     fn a_long_prompt_has_twice_its_own_time_and_a_short_one_the_target() {
         let profile = Profile::load("8b-a100").unwrap();
-        let judge = Judge::new(&profile, Slo { ttft_s: 2.0, tpot_s: 0.2 });
+        let judge = Judge::new(profile, Slo { ttft_s: 2.0, tpot_s: 0.2 });
         let request = |prompt_tokens| Request {
             at: Time::from_millis(1_000),
             prompt_tokens,

@@ -4,9 +4,9 @@
 
 use loadgen::engine::{PS_PER_S, Time, secs_from_ps};
 
+use super::fleet::Census;
 use super::judge::Verdict;
 use super::number::floor_index;
-use super::policy::Counts;
 use super::workload::Request;
 
 /// Upper bounds of the prompt lengths by which attainment is also told, in tokens; the last group
@@ -34,6 +34,8 @@ pub struct Outcome {
     pub ready_s: f64,
     /// Replica-seconds that drained.
     pub draining_s: f64,
+    /// Replica-seconds that waited for a node; they cost nothing.
+    pub unplaced_s: f64,
     /// Pods created.
     pub cold_starts: u32,
     /// Changes against the direction of the one before, within ten minutes.
@@ -63,7 +65,7 @@ impl Outcome {
         share(self.good_raw, self.requests)
     }
 
-    /// Hours of replicas, from the pod's creation to its end.
+    /// Hours of replicas, from the moment that a pod has its GPUs to its end.
     #[must_use]
     pub fn replica_hours(&self) -> f64 {
         (self.loading_s + self.ready_s + self.draining_s) / 3_600.0
@@ -137,7 +139,7 @@ pub(super) struct Meter {
     from: Time,
     end: Time,
     last: Time,
-    counts: Counts,
+    census: Census,
     max: u32,
     last_direction: i8,
     last_change: Option<Time>,
@@ -148,14 +150,15 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    pub(super) fn new(from: Time, end: Time, max: u32, start: Time) -> Meter {
+    /// Of the time from one moment to another, for a fleet that begins at `start`.
+    pub(super) fn new((from, end): (Time, Time), max: u32, start: Time, census: Census) -> Meter {
         let point_ps = (end.since(from) / TIMELINE_POINTS).max(PS_PER_S);
         Meter {
             outcome: Outcome::default(),
             from,
             end,
             last: start,
-            counts: Counts::default(),
+            census,
             max,
             last_direction: 0,
             last_change: None,
@@ -174,18 +177,20 @@ impl Meter {
             return;
         }
         let seconds = secs_from_ps(until.since(since));
-        self.outcome.loading_s += f64::from(self.counts.starting) * seconds;
-        self.outcome.ready_s += f64::from(self.counts.ready) * seconds;
-        self.outcome.draining_s += f64::from(self.counts.terminating) * seconds;
-        if self.counts.spec >= self.max {
+        self.outcome.loading_s += f64::from(self.census.loading) * seconds;
+        self.outcome.ready_s += f64::from(self.census.serving) * seconds;
+        self.outcome.draining_s += f64::from(self.census.draining) * seconds;
+        self.outcome.unplaced_s += f64::from(self.census.counts.unschedulable) * seconds;
+        if self.census.counts.spec >= self.max {
             self.outcome.at_max_s += seconds;
         }
     }
 
     /// From now on there are these replicas; [`Meter::pass`] has been told of the time before.
-    pub(super) fn changed(&mut self, counts: Counts, created: u32, now: Time) {
-        let before = self.counts.spec;
-        self.counts = counts;
+    pub(super) fn changed(&mut self, census: Census, now: Time) {
+        let (before, counts) = (self.census.counts.spec, census.counts);
+        let created = census.created - self.census.created;
+        self.census = census;
         if now < self.from {
             return;
         }
@@ -203,17 +208,17 @@ impl Meter {
         self.last_change = Some(now);
     }
 
-    pub(super) fn arrived(&mut self) {
-        self.arrived += 1;
+    pub(super) fn arrived(&mut self, at: Time) {
+        self.arrived += u64::from(at >= self.from);
     }
 
     /// A request ended.
     pub(super) fn ended(&mut self, request: &Request, first: Time, last: Time, verdict: Verdict) {
-        self.judged.0 += 1;
-        self.judged.1 += u64::from(verdict.good);
         if request.at < self.from {
             return;
         }
+        self.judged.0 += 1;
+        self.judged.1 += u64::from(verdict.good);
         self.outcome.good += u64::from(verdict.good);
         self.outcome.good_raw += u64::from(verdict.good_raw);
         let group = LENGTH_BOUNDS.partition_point(|&bound| bound < request.prompt_tokens);
@@ -231,8 +236,8 @@ impl Meter {
         let (ended, good) = std::mem::take(&mut self.judged);
         self.outcome.timeline.push(Point {
             t_s: secs_from_ps(now.since(self.from)),
-            ordered: self.counts.spec,
-            ready: self.counts.ready,
+            ordered: self.census.counts.spec,
+            ready: self.census.serving,
             in_flight: u32::try_from(in_flight).unwrap_or(u32::MAX),
             arrivals: std::mem::take(&mut self.arrived) as f64 / secs_from_ps(self.point_ps),
             good: share(good, ended),
@@ -257,23 +262,25 @@ impl Meter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::simulate::policy::Counts;
 
     fn seconds(s: u64) -> Time {
         Time::from_millis(s * 1_000)
     }
 
-    fn counts(ready: u32, starting: u32, terminating: u32) -> Counts {
-        Counts { spec: ready + starting, ready, starting, terminating }
+    fn census(ready: u32, starting: u32, terminating: u32, created: u32) -> Census {
+        let spec = ready + starting;
+        let counts = Counts { spec, ready, starting, unschedulable: 0, terminating };
+        Census { counts, loading: starting, serving: ready, draining: terminating, created }
     }
 
     #[test]
     fn only_the_counted_part_is_paid_for() {
-        let mut meter = Meter::new(seconds(100), seconds(200), 4, Time::ZERO);
-        meter.changed(counts(2, 0, 0), 2, Time::ZERO);
+        let mut meter = Meter::new((seconds(100), seconds(200)), 4, Time::ZERO, census(2, 0, 0, 2));
         meter.pass(seconds(150));
-        meter.changed(counts(2, 2, 0), 2, seconds(150));
+        meter.changed(census(2, 2, 0, 4), seconds(150));
         meter.pass(seconds(170));
-        meter.changed(counts(2, 0, 1), 0, seconds(170));
+        meter.changed(census(2, 0, 1, 4), seconds(170));
         meter.pass(seconds(300));
         let outcome = meter.finish(&[]);
         assert!((outcome.ready_s - 200.0).abs() < 1e-9, "2 × 100 s");
@@ -285,9 +292,9 @@ mod tests {
 
     #[test]
     fn a_reversal_after_ten_minutes_is_no_flap() {
-        let mut meter = Meter::new(Time::ZERO, seconds(9_999), 9, Time::ZERO);
+        let mut meter = Meter::new((Time::ZERO, seconds(9_999)), 9, Time::ZERO, census(1, 0, 0, 1));
         for (spec, at) in [(2, 0), (3, 700), (2, 1_300), (3, 1_899)] {
-            meter.changed(counts(spec, 0, 0), 0, seconds(at));
+            meter.changed(census(spec, 0, 0, 1), seconds(at));
         }
         assert_eq!(meter.finish(&[]).flaps, 1);
     }

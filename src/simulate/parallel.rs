@@ -6,13 +6,19 @@ use std::num::NonZero;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Does `work` on each job; `done` is told after each how many are done.
+/// Cores that there are.
+pub(super) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZero::get)
+}
+
+/// Does `work` on each job, so many at once; `done` is told after each how many are done.
 pub(super) fn map<J: Sync, R: Send>(
     jobs: &[J],
+    at_once: usize,
     done: &(impl Fn(usize) + Sync),
     work: impl Fn(&J) -> R + Sync,
 ) -> Vec<R> {
-    let n_threads = std::thread::available_parallelism().map_or(1, NonZero::get).min(jobs.len());
+    let n_threads = at_once.min(jobs.len());
     let next = AtomicUsize::new(0);
     let n_done = AtomicUsize::new(0);
     let results: Mutex<Vec<(usize, R)>> = Mutex::new(Vec::with_capacity(jobs.len()));
@@ -51,7 +57,7 @@ mod tests {
         let done = |n: usize| {
             told.fetch_max(n, Ordering::Relaxed);
         };
-        let squares = map(&jobs, &done, |job| job * job);
+        let squares = map(&jobs, 3, &done, |job| job * job);
         assert_eq!(squares, jobs.iter().map(|job| job * job).collect::<Vec<_>>());
         assert_eq!(told.load(Ordering::Relaxed), 100);
     }

@@ -4,7 +4,7 @@
 //! Must not hold a policy. Everything here is what a scaler in a cluster could know: samples are as
 //! old as the last scrape, counts are those of the Kubernetes API, nothing of the future is in it.
 
-use crate::decision::{EngineSample, Phase};
+use crate::decision::{EngineSample, LearnedCost, Phase};
 pub use crate::hpa::{Behavior, Change, Limit, Rules, Select};
 
 /// A policy that decides how many replicas one workload should have.
@@ -41,9 +41,24 @@ pub trait Policy: Send {
     }
 
     /// What it has learned, for reports. Default: nothing.
-    fn learned(&self) -> Option<crate::decision::LearnedCost> {
+    fn learning(&self) -> Option<&Learning> {
         None
     }
+}
+
+/// What a policy has learned of the engine's costs, and when.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Learning {
+    /// Seconds since the start of the trace at its first tick.
+    pub began_s: f64,
+    /// Seconds from its first tick until its level came from what it had learned.
+    pub in_force_after_s: Option<f64>,
+    /// Seconds since its first tick.
+    pub seconds: f64,
+    /// Of these, seconds in which its level came from what it had learned.
+    pub in_force_s: f64,
+    /// What it had learned, minute by minute: seconds since the start of the trace, and the model.
+    pub course: Vec<(f64, LearnedCost)>,
 }
 
 /// How a policy reads the engines.
@@ -72,6 +87,8 @@ pub struct View<'a> {
     pub now_s: f64,
     /// Replica counts now.
     pub counts: Counts,
+    /// An update of the pods is under way.
+    pub updating: bool,
     /// The pods as the Kubernetes API has them now, oldest first.
     pub pods: &'a [PodView],
     /// The serving replicas that have been read at least once, oldest first, as last read.
@@ -108,6 +125,8 @@ pub struct Counts {
     pub ready: u32,
     /// On their way; `spec = ready + starting`.
     pub starting: u32,
+    /// Of these, those that the scheduler cannot place yet.
+    pub unschedulable: u32,
     /// Told to end, still finishing requests; in none of the others.
     pub terminating: u32,
 }

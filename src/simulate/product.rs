@@ -5,14 +5,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::policy::{Action, Actuation, Behavior, Policy, Source, Target, View};
+use super::policy::{Action, Actuation, Behavior, Learning, Policy, Source, Target, View};
 use crate::decision::{
-    Answer, Decision, LearnedCost, LevelSource, Moment, Replicas, Spec, State, Wake, WakeReading,
-    decide,
+    Answer, Decision, LevelSource, Moment, Replicas, Spec, State, Wake, WakeReading, decide,
 };
 use crate::inventory::{Counted, Kubernetes, Member, Workload, WorkloadKey};
 use crate::observe::{Around, observe};
 use crate::signals::freshness::Freshness;
+
+/// Seconds between two notes of what has been learned.
+const COURSE_STEP_S: f64 = 60.0;
 
 /// The scaler, scraping the pods itself.
 #[derive(Debug)]
@@ -26,17 +28,6 @@ pub struct Ghostscaler {
     arrived: f64,
     last_arrival_at: Option<Moment>,
     learning: Learning,
-}
-
-/// How learning went.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Learning {
-    /// Seconds from the first tick until the level came from the learned cost model.
-    pub cost_model_after_s: Option<f64>,
-    /// Seconds since the first tick.
-    pub seconds: f64,
-    /// Of these, seconds in which the level came from the cost model.
-    pub by_cost_model_s: f64,
 }
 
 impl Ghostscaler {
@@ -68,12 +59,6 @@ impl Ghostscaler {
         }
     }
 
-    /// How learning went.
-    #[must_use]
-    pub fn learning(&self) -> Learning {
-        self.learning
-    }
-
     fn take_in(&mut self, view: &View<'_>, now: Moment) {
         for engine in view.engines {
             self.memories.entry(engine.id).or_default().record(engine.sample, now);
@@ -84,8 +69,10 @@ impl Ghostscaler {
         self.workload.replicas = Replicas {
             spec: Some(counts.spec),
             ready: counts.ready,
-            starting: counts.starting,
+            starting: counts.starting - counts.unschedulable,
             terminating: counts.terminating,
+            unschedulable: counts.unschedulable,
+            rollout: view.updating,
             ..Replicas::default()
         };
         let listed = self.workload.members.iter().zip(view.pods);
@@ -118,13 +105,21 @@ impl Ghostscaler {
         Around { wake: Wake { source, requested_at: None }, ..Around::default() }
     }
 
-    fn note_learning(&mut self, decision: &Decision, now: Moment) {
-        let Some(last) = &self.decision else { return };
-        let step_s = now.secs_since(last.at);
-        self.learning.seconds += step_s;
+    fn note_learning(&mut self, decision: &Decision, now_s: f64) {
+        let Some(last) = &self.decision else {
+            self.learning.began_s = now_s;
+            return;
+        };
+        let step_s = decision.at.secs_since(last.at);
+        let learning = &mut self.learning;
+        learning.seconds += step_s;
         if decision.inputs.level_source == LevelSource::CostModel {
-            self.learning.by_cost_model_s += step_s;
-            self.learning.cost_model_after_s.get_or_insert(self.learning.seconds);
+            learning.in_force_s += step_s;
+            learning.in_force_after_s.get_or_insert(learning.seconds);
+        }
+        let is_due = learning.course.last().is_none_or(|(at_s, _)| now_s - at_s >= COURSE_STEP_S);
+        if let Some(model) = decision.inputs.model.filter(|_| is_due) {
+            learning.course.push((now_s, model));
         }
     }
 }
@@ -166,7 +161,7 @@ impl Policy for Ghostscaler {
         let state = std::mem::take(&mut self.state);
         let (decision, state) = decide(&self.spec, state, &observation, now);
         self.state = state;
-        self.note_learning(&decision, now);
+        self.note_learning(&decision, view.now_s);
         let action = match decision.answer {
             Answer::Value { want, active } => {
                 let metric = super::policy::Metric {
@@ -181,8 +176,8 @@ impl Policy for Ghostscaler {
         action
     }
 
-    fn learned(&self) -> Option<LearnedCost> {
-        self.decision.as_ref().and_then(|decision| decision.inputs.model)
+    fn learning(&self) -> Option<&Learning> {
+        Some(&self.learning)
     }
 }
 

@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use loadgen::engine::{Profile, Time, ps_from_secs, secs_from_ps};
+use loadgen::engine::{Time, ps_from_secs, secs_from_ps};
 
 use super::fleet::{Fleet, Pod, State};
 use super::policy::{EngineView, Latencies, PodView, Source, TPOT_BOUNDS_S, TTFT_BOUNDS_S};
@@ -15,7 +15,6 @@ use crate::decision::{EngineSample, Moment, Phase};
 #[derive(Debug)]
 pub(super) struct Sight {
     source: Source,
-    kv_tokens: f64,
     next_scrape: Time,
     /// Scraped, and not to be read before the moment.
     coming: VecDeque<(Time, Vec<EngineView>, Latencies)>,
@@ -27,12 +26,7 @@ pub(super) struct Sight {
 }
 
 impl Sight {
-    pub(super) fn new(
-        source: Source,
-        profile: &Profile,
-        start: Time,
-        phases: &mut Random,
-    ) -> Sight {
+    pub(super) fn new(source: Source, start: Time, phases: &mut Random) -> Sight {
         let next_scrape = match source {
             Source::Direct => Time::MAX,
             Source::Prometheus { interval_s, .. } => {
@@ -41,7 +35,6 @@ impl Sight {
         };
         Sight {
             source,
-            kv_tokens: profile.kv_tokens() as f64,
             next_scrape,
             coming: VecDeque::new(),
             pods: Vec::new(),
@@ -59,7 +52,7 @@ impl Sight {
     /// Prometheus scrapes.
     pub(super) fn scrape(&mut self, fleet: &mut Fleet<'_>, now: Time) {
         let Source::Prometheus { interval_s, delay_s } = self.source else { return };
-        let engines = self.sample_all(fleet, now);
+        let engines = Sight::sample_all(fleet, now);
         let seen_at = now.plus_ps(ps_from_secs(delay_s));
         self.coming.push_back((seen_at, engines, self.live.clone()));
         self.next_scrape = now.plus_ps(ps_from_secs(interval_s.max(0.1)));
@@ -72,7 +65,7 @@ impl Sight {
         self.pods.sort_unstable_by_key(|pod| pod.id);
         match self.source {
             Source::Direct => {
-                self.engines = self.sample_all(fleet, now);
+                self.engines = Sight::sample_all(fleet, now);
                 self.latencies = self.live.clone();
             }
             Source::Prometheus { .. } => {
@@ -113,50 +106,50 @@ impl Sight {
         self.live.tpot[TPOT_BOUNDS_S.partition_point(|&bound| bound < tpot_s)] += 1;
     }
 
-    fn sample_all(&self, fleet: &mut Fleet<'_>, now: Time) -> Vec<EngineView> {
+    fn sample_all(fleet: &mut Fleet<'_>, now: Time) -> Vec<EngineView> {
         let mut engines: Vec<EngineView> =
-            fleet.pods_mut().filter_map(|pod| self.sample(pod, now)).collect();
+            fleet.pods_mut().filter_map(|pod| sample(pod, now)).collect();
         engines.sort_unstable_by_key(|engine| engine.id);
         engines
     }
+}
 
-    fn sample(&self, pod: &mut Pod, now: Time) -> Option<EngineView> {
-        let State::Ready { since } = pod.state else { return None };
-        let page = pod.engine.sample(now);
-        let count = |count: u64| Some(count as f64);
-        let sample = EngineSample {
-            at: moment(now),
-            waiting: Some(page.waiting as f64),
-            waiting_deferred: Some(0.0),
-            running: Some(page.running as f64),
-            kv_usage: Some(page.kv_usage),
-            kv_tokens: Some(self.kv_tokens),
-            prompt_tokens: count(page.computed_prompt_tokens),
-            generated_tokens: count(page.generation_tokens),
-            finished: count(page.finished),
-            finished_generated_tokens: count(page.finished_generation_tokens),
-            preemptions: count(page.preemptions),
-            steps: count(page.steps),
-            ttft_sum_s: Some(page.ttft_sum_s),
-            ttft_count: count(page.ttft_count),
-            itl_sum_s: Some(page.itl_sum_s),
-            itl_count: count(page.itl_count),
-            started_at: Some(moment(since)),
-            ..EngineSample::default()
-        };
-        Some(EngineView {
-            id: pod.id,
-            ready_at_s: secs_from_ps(since.0),
-            sample,
-            busy_s: pod.engine.busy_s(now),
-            queued_prompt_tokens: pod.engine.queued_prompt_tokens() as f64,
-        })
-    }
+fn sample(pod: &mut Pod, now: Time) -> Option<EngineView> {
+    let State::Ready { since } = pod.state else { return None };
+    let page = pod.engine.sample(now);
+    let count = |count: u64| Some(count as f64);
+    let sample = EngineSample {
+        at: moment(now),
+        waiting: Some(page.waiting as f64),
+        waiting_deferred: Some(0.0),
+        running: Some(page.running as f64),
+        kv_usage: Some(page.kv_usage),
+        kv_tokens: Some(pod.kv_tokens),
+        prompt_tokens: count(page.computed_prompt_tokens),
+        generated_tokens: count(page.generation_tokens),
+        finished: count(page.finished),
+        finished_generated_tokens: count(page.finished_generation_tokens),
+        preemptions: count(page.preemptions),
+        steps: count(page.steps),
+        ttft_sum_s: Some(page.ttft_sum_s),
+        ttft_count: count(page.ttft_count),
+        itl_sum_s: Some(page.itl_sum_s),
+        itl_count: count(page.itl_count),
+        started_at: Some(moment(since)),
+        ..EngineSample::default()
+    };
+    Some(EngineView {
+        id: pod.id,
+        ready_at_s: secs_from_ps(since.0),
+        sample,
+        busy_s: pod.engine.busy_s(now),
+        queued_prompt_tokens: pod.engine.queued_prompt_tokens() as f64,
+    })
 }
 
 fn seen(pod: &Pod) -> PodView {
     let (phase, ready_at_s) = match pod.state {
-        State::Starting { .. } => (Phase::Starting, None),
+        State::Unplaced { .. } | State::Starting { .. } => (Phase::Starting, None),
         State::Ready { since } => (Phase::Ready, Some(secs_from_ps(since.0))),
         State::Draining { .. } | State::Gone => (Phase::Terminating, None),
     };

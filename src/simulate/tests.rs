@@ -3,9 +3,12 @@
 use loadgen::engine::{Profile, Time};
 
 use super::cold::ColdStart;
+use super::outcome::Outcome;
 use super::policy::{Action, Actuation, Policy, Slo, Source, Target, View};
 use super::reference::Planned;
-use super::run::{Setup, run};
+use super::run::{Setup, run, run_together};
+use super::scenario::{Change, Scenario};
+use super::supply::Nodes;
 use super::workload::{Request, Workload};
 
 /// Requests at equal distances.
@@ -28,6 +31,8 @@ fn setup<'a>(profile: &'a Profile, workload: &'a Workload) -> Setup<'a> {
     Setup {
         profile,
         workload,
+        nodes: Nodes::default(),
+        scenario: Scenario::NONE,
         cold: ColdStart { mean_s: 100.0, sigma: 0.0, readiness: false },
         slo: Slo { ttft_s: 2.0, tpot_s: 0.2 },
         min: 0,
@@ -202,4 +207,121 @@ fn the_same_seed_gives_the_same_run_and_another_one_another() {
     };
     assert_eq!(of(1), of(1));
     assert_ne!(of(1), of(2));
+}
+
+#[test]
+fn a_pod_beyond_the_standing_nodes_waits_for_one_and_costs_nothing_until_then() {
+    let profile = Profile::load("8b-a100").unwrap();
+    let workload = steady(1.0, 600.0, 100, 10);
+    let nodes = Nodes { standing: Some(1), start_s: 200.0, budget: None };
+    let setup = Setup { nodes, ..setup(&profile, &workload) };
+    let mut policy = From(1, OneMore { seen_ready_at: None });
+    let outcome = run(&setup, &mut policy);
+    assert_eq!(policy.1.seen_ready_at, Some(300.0), "200 s for the node, 100 s to load");
+    assert!((outcome.unplaced_s - 200.0).abs() < 1e-6, "{}", outcome.unplaced_s);
+    assert!((outcome.loading_s - 100.0).abs() < 1e-6, "{}", outcome.loading_s);
+    assert!((outcome.ready_s - (600.0 + 300.0)).abs() < 1e-6, "{}", outcome.ready_s);
+}
+
+/// Wants so many, and so many others from a moment on.
+struct Then {
+    first: u32,
+    at_s: f64,
+    later: u32,
+}
+
+impl Policy for Then {
+    fn tick_s(&self) -> f64 {
+        1.0
+    }
+
+    fn source(&self) -> Source {
+        Source::Direct
+    }
+
+    fn actuation(&self) -> Actuation {
+        Actuation::Direct
+    }
+
+    fn memory_s(&self) -> f64 {
+        0.0
+    }
+
+    fn initial(&self) -> Option<u32> {
+        Some(1)
+    }
+
+    fn tick(&mut self, view: &View<'_>) -> Action {
+        Action::Replicas(if view.now_s < self.at_s { self.first } else { self.later })
+    }
+}
+
+#[test]
+fn workloads_that_share_gpus_never_have_more_than_there_are_and_the_next_waits_for_the_first() {
+    let profile = Profile::load("8b-a100").unwrap();
+    let workload = steady(1.0, 1_000.0, 100, 10);
+    let nodes = Nodes { budget: Some(4), ..Nodes::default() };
+    let setup = Setup { nodes, ..setup(&profile, &workload) };
+    // Three and three want six of four; the first lets two go after 500 s.
+    let mut policies: Vec<Box<dyn Policy>> = vec![
+        Box::new(Then { first: 3, at_s: 500.0, later: 1 }),
+        Box::new(Then { first: 3, at_s: 2_000.0, later: 3 }),
+    ];
+    let outcomes = run_together(&[setup, setup], &mut policies);
+    let at = |outcome: &Outcome, t_s: f64| {
+        outcome.timeline.iter().find(|point| point.t_s >= t_s).unwrap().ready
+    };
+    assert_eq!((at(&outcomes[0], 400.0), at(&outcomes[1], 400.0)), (3, 1));
+    assert_eq!((at(&outcomes[0], 700.0), at(&outcomes[1], 700.0)), (1, 3));
+    assert!(outcomes[0].unplaced_s.abs() < 1e-9);
+    // Two pods from 0 to 500 s, a request's time more or less.
+    assert!((outcomes[1].unplaced_s - 1_000.0).abs() < 5.0, "{}", outcomes[1].unplaced_s);
+    let whole = outcomes[0].replica_hours() + outcomes[1].replica_hours();
+    assert!(whole * 3_600.0 <= 4.0 * 1_000.0 + 1e-6, "{whole}");
+}
+
+#[test]
+fn a_workload_alone_on_shared_gpus_runs_as_if_it_were_alone() {
+    let profile = Profile::load("8b-a100").unwrap();
+    let workload = steady(8.0, 900.0, 1_500, 150);
+    let setup = setup(&profile, &workload);
+    let alone = run(&setup, &mut From(1, Constant(3.0)));
+    let mut policies: Vec<Box<dyn Policy>> = vec![Box::new(From(1, Constant(3.0)))];
+    let together = run_together(&[setup], &mut policies);
+    assert_eq!(together[0].good, alone.good);
+    assert_eq!(together[0].ready_s.to_bits(), alone.ready_s.to_bits());
+}
+
+#[test]
+fn an_update_replaces_every_pod_without_serving_with_fewer() {
+    let profile = Profile::load("8b-a100").unwrap();
+    let workload = steady(6.0, 2_000.0, 1_000, 100);
+    let faster = Profile::load("8b-h100").unwrap();
+    let change = Change { at_s: 600.0, profile: faster };
+    let scenario = Scenario { changes: vec![change], drift: 0.0 };
+    let setup = Setup { scenario: &scenario, ..setup(&profile, &workload) };
+    let outcome = run(&setup, &mut From(4, Constant(4.0)));
+    assert_eq!(outcome.cold_starts, 4, "each is created once more");
+    let least = outcome.timeline.iter().map(|point| point.ready).min();
+    assert_eq!(least, Some(4));
+    // One at a time, 100 s each: the surge of a quarter.
+    assert!((outcome.loading_s - 400.0).abs() < 1e-6, "{}", outcome.loading_s);
+    let unchanged = Setup { scenario: Scenario::NONE, ..setup };
+    let slower = run(&unchanged, &mut From(4, Constant(4.0)));
+    let (before, after) = (slower.ttft.quantile(0.5), outcome.ttft.quantile(0.5));
+    assert!(after < before, "an H100 answers sooner: {after:?} and {before:?}");
+}
+
+#[test]
+fn a_drift_makes_the_same_replicas_slower_by_its_share() {
+    let profile = Profile::load("8b-a100").unwrap();
+    let mut workload = steady(1.0, 7.0 * 3_600.0, 2_000, 2);
+    workload.counted_from = Time::from_millis(5_400_000 * 4 - 1_800_000);
+    let scenario = Scenario { changes: Vec::new(), drift: 0.5 };
+    let drifting = Setup { scenario: &scenario, ..setup(&profile, &workload) };
+    let slow = run(&drifting, &mut Planned::fixed(4)).ttft.quantile(0.5).unwrap();
+    let straight = Setup { scenario: Scenario::NONE, ..drifting };
+    let usual = run(&straight, &mut Planned::fixed(4)).ttft.quantile(0.5).unwrap();
+    // Around six hours steps take half as long again.
+    assert!((slow / usual - 1.5).abs() < 0.06, "{slow} and {usual}");
 }

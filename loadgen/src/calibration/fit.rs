@@ -46,6 +46,7 @@ pub fn fit_step(rows: &[StepRow]) -> Option<Step> {
         prefill_ms: vec![(0, 0.0), (1_000, 1e3 * prefill)],
         decode_ms: vec![(0, 0.0), (1_000, 1e3 * decode)],
         resident_ms: vec![(0, 0.0), (1_000_000, 1e6 * resident)],
+        attention_ns: 0.0,
     })
 }
 

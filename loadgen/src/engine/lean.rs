@@ -52,6 +52,8 @@ pub struct Lean {
     by_offset: Vec<usize>,
     steps: u32,
     resident_tokens: usize,
+    // Of the step being planned: see `pairs`.
+    pairs: u64,
     kv: KvBlocks,
     run: Option<Run>,
     last_end: Time,
@@ -136,6 +138,7 @@ impl Lean {
             by_offset: vec![0; profile.kv.block_tokens],
             steps: 0,
             resident_tokens: 0,
+            pairs: 0,
             kv,
             run: None,
             last_end: Time::ZERO,
@@ -144,6 +147,11 @@ impl Lean {
             gauges: (0, 0, 0),
             sums: Sums::default(),
         }
+    }
+
+    /// From the next run of steps on, steps take what this profile says; limits and cache stay.
+    pub fn retime(&mut self, profile: &Profile) {
+        self.step_time = profile.step_time();
     }
 
     /// Requests in the engine, whatever their state.

@@ -87,6 +87,10 @@ pub struct Step {
     pub decode_ms: Points,
     /// By tokens that lie in the KV cache.
     pub resident_ms: Points,
+    /// Nanoseconds for each pair of a computed prompt token and a token before it: attention, which
+    /// makes long prompts grow with their square. Default: 0.
+    #[serde(default)]
+    pub attention_ns: f64,
 }
 
 /// The work of the API server's one thread; requests and tokens wait for each other there.
@@ -156,12 +160,13 @@ fn yes() -> bool {
 }
 
 /// The profiles that come with the program.
-const PRESETS: [(&str, &str); 6] = [
+const PRESETS: [(&str, &str); 7] = [
     ("8b-a100", include_str!("../../profiles/8b-a100.yaml")),
     ("8b-h100", include_str!("../../profiles/8b-h100.yaml")),
     ("70b-4xh100", include_str!("../../profiles/70b-4xh100.yaml")),
     ("nim-8b", include_str!("../../profiles/nim-8b.yaml")),
     ("nim-70b-2xh100", include_str!("../../profiles/nim-70b-2xh100.yaml")),
+    ("qwen3-32b-2xh100", include_str!("../../profiles/qwen3-32b-2xh100.yaml")),
     ("tiny-cpu", include_str!("../../profiles/tiny-cpu.yaml")),
 ];
 
@@ -221,6 +226,7 @@ impl Profile {
             prefill: Curve::through(&self.step.prefill_ms),
             decode: Curve::through(&self.step.decode_ms),
             resident: Curve::through(&self.step.resident_ms),
+            attention_ps: ps_from_secs(self.step.attention_ns / 1e9),
         }
     }
 }

@@ -23,6 +23,7 @@ use crate::engine::kv::{Kept, KvBlocks};
 use crate::engine::profile::{Kv, Limits};
 use crate::engine::request::{Prefix, Request};
 use crate::engine::scheduler::slot::Slot;
+use crate::engine::step_time::pairs;
 
 /// Stands in `finish_at` for a request that is not decoding: it computes its prompt, or was left
 /// out of a step.
@@ -35,6 +36,8 @@ pub(crate) struct Batch {
     pub(crate) decoding: usize,
     /// Prompt tokens, and tokens computed again after a preemption.
     pub(crate) prefill_tokens: usize,
+    /// Pairs of a computed prompt token and one before it.
+    pub(crate) pairs: u64,
     /// Tokens in the KV cache before the step.
     pub(crate) resident_tokens: usize,
     /// The step after it will hold the same requests, unless one finishes, a block is missing or
@@ -64,6 +67,8 @@ pub(crate) struct Scheduler {
     by_offset: Vec<usize>,
     steps: usize,
     resident_tokens: usize,
+    /// See [`Batch::pairs`], of the last call of [`Scheduler::schedule`].
+    pairs: u64,
     pub(crate) kv: KvBlocks,
     /// Who was preempted by the last call of [`Scheduler::schedule`], in order.
     pub(crate) preempted: Vec<u64>,
@@ -91,6 +96,7 @@ impl Scheduler {
             by_offset: vec![0; kv.block_tokens],
             steps: 0,
             resident_tokens: 0,
+            pairs: 0,
             // One block of vLLM's pool is never used: the null block.
             kv: KvBlocks::new(kv.blocks - 1),
             preempted: Vec::new(),
@@ -168,6 +174,7 @@ impl Scheduler {
     /// Decides the next step, which starts now, and takes the blocks that it needs.
     pub(crate) fn schedule(&mut self, now: Time) -> Batch {
         self.preempted.clear();
+        self.pairs = 0;
         let resident_tokens = self.resident_tokens;
         let in_scheduler = self.running.len() + self.waiting.len() + self.deferred.len();
         // A long prompt that is alone starves nobody.
@@ -187,6 +194,7 @@ impl Scheduler {
         Batch {
             decoding,
             prefill_tokens: spent - decoding,
+            pairs: self.pairs,
             resident_tokens,
             steady: self.catching_up == 0 && full && decoding > 0,
         }
@@ -374,6 +382,7 @@ impl Scheduler {
     fn compute(&mut self, slot: usize, tokens: usize) {
         self.resident_tokens += tokens;
         let slot = &mut self.slots[slot];
+        self.pairs = self.pairs.saturating_add(pairs(slot.computed, tokens));
         slot.computed += tokens;
         let Prefix::Segments { tokens: length, hashes } = &slot.request.prefix else {
             return;

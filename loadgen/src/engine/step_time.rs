@@ -108,6 +108,8 @@ pub(crate) struct StepTime {
     pub(crate) prefill: Curve,
     pub(crate) decode: Curve,
     pub(crate) resident: Curve,
+    /// For each pair of a computed prompt token and one before it.
+    pub(crate) attention_ps: u64,
 }
 
 impl StepTime {
@@ -126,6 +128,18 @@ impl StepTime {
             resident_ps: self.resident.at(resident_tokens),
         }
     }
+
+    /// The same with the attention of the prompts over `pairs` of tokens, as part of their prefill.
+    pub(crate) fn with_attention(&self, work: Work, pairs: u64) -> Work {
+        let attention_ps = self.attention_ps.saturating_mul(pairs);
+        Work { prefill_ps: work.prefill_ps.saturating_add(attention_ps), ..work }
+    }
+}
+
+/// Pairs of a prompt token and one before it when `tokens` are computed after `before` others.
+pub(crate) fn pairs(before: usize, tokens: usize) -> u64 {
+    let (before, tokens) = (before as u64, tokens as u64);
+    tokens.saturating_mul(before).saturating_add(tokens.saturating_mul(tokens) / 2)
 }
 
 /// Steps whose times grow by the same amount from each to the next.

@@ -27,6 +27,7 @@ pub(super) fn profile(change: impl FnOnce(&mut Profile)) -> Arc<Profile> {
         prefill_ms: vec![(0, 0.0), (10, 1.0)],
         decode_ms: vec![(0, 0.0), (1, 1.0)],
         resident_ms: vec![(0, 0.0), (1_000, 1.0)],
+        attention_ns: 0.0,
     };
     change(&mut profile);
     Arc::new(profile)

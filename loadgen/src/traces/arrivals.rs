@@ -95,6 +95,33 @@ impl Curve {
         self.pieces.iter().map(|piece| piece.from_per_s.max(piece.to_per_s)).fold(0.0, f64::max)
     }
 
+    /// The rate at a moment, in requests a second; 0 after the end.
+    #[must_use]
+    pub fn at(&self, t_s: f64) -> f64 {
+        let mut began_s = 0.0;
+        for piece in &self.pieces {
+            let into_s = t_s - began_s;
+            if into_s < piece.span_s {
+                let share = if piece.span_s.is_finite() { into_s / piece.span_s } else { 0.0 };
+                return piece.from_per_s + share * (piece.to_per_s - piece.from_per_s);
+            }
+            began_s += piece.span_s;
+        }
+        0.0
+    }
+
+    /// The same curve so many times one after another, each rate times `scale`.
+    #[must_use]
+    pub fn repeated(&self, times: usize, scale: f64) -> Curve {
+        let scaled = self.pieces.iter().map(|piece| Piece {
+            from_per_s: piece.from_per_s * scale,
+            to_per_s: piece.to_per_s * scale,
+            ..*piece
+        });
+        let one: Vec<Piece> = scaled.collect();
+        Curve { text: self.text.clone(), pieces: one.repeat(times) }
+    }
+
     /// As it was written.
     #[must_use]
     pub fn as_str(&self) -> &str {

@@ -278,6 +278,19 @@ fn sizes_have_the_mean_and_spread_they_were_given() {
     }
 }
 
+#[test]
+fn a_curve_is_read_at_a_moment_repeated_and_scaled() {
+    let curve: Curve = "2@10s,1-9@1m".parse().unwrap();
+    let at = |curve: &Curve, t_s| curve.at(t_s);
+    for (t_s, rate) in [(0.0, 2.0), (9.9, 2.0), (10.0, 1.0), (40.0, 5.0), (70.0, 0.0)] {
+        assert!((at(&curve, t_s) - rate).abs() < 1e-9, "{t_s}");
+    }
+    let twice = curve.repeated(2, 0.5);
+    assert!((twice.span_s().unwrap() - 140.0).abs() < 1e-9);
+    assert!((at(&twice, 110.0) - 2.5).abs() < 1e-9);
+    assert!((at(&Curve::constant(3.0), 1e9) - 3.0).abs() < 1e-9);
+}
+
 fn times(curve: &str, process: Process, until_s: f64) -> Vec<f64> {
     let curve: Curve = curve.parse().unwrap();
     Arrivals::new(&curve, process, 7).take_while(|t_s| *t_s < until_s).collect()

@@ -42,7 +42,13 @@ impl Scene {
         let ready = u32::try_from(self.engines.len()).unwrap();
         View {
             now_s: self.now_s,
-            counts: Counts { spec: self.spec, ready, starting: self.spec - ready, terminating: 0 },
+            counts: Counts {
+                spec: self.spec,
+                ready,
+                starting: self.spec - ready,
+                ..Counts::default()
+            },
+            updating: false,
             pods: &[],
             engines: &self.engines,
             held: self.held,

@@ -6,6 +6,8 @@
 #[derive(Debug)]
 pub(super) struct Plot {
     body: String,
+    /// Where words are: left end, base line, width.
+    texts: Vec<(f64, f64, f64)>,
     x: Axis,
     y: Axis,
     width: f64,
@@ -26,6 +28,9 @@ const LEFT: f64 = 52.0;
 const RIGHT: f64 = 12.0;
 const TOP: f64 = 10.0;
 const BOTTOM: f64 = 36.0;
+/// Width of a letter and height of a line of words.
+const LETTER: f64 = 6.6;
+const LINE: f64 = 12.0;
 
 impl Axis {
     /// From 0 to a round number above `most`, with some five marks.
@@ -49,7 +54,7 @@ pub(super) fn number(value: f64) -> String {
 
 impl Plot {
     pub(super) fn new(width: f64, height: f64, x: Axis, y: Axis) -> Plot {
-        let mut plot = Plot { body: String::new(), x, y, width, height };
+        let mut plot = Plot { body: String::new(), texts: Vec::new(), x, y, width, height };
         plot.axes();
         plot
     }
@@ -77,9 +82,10 @@ impl Plot {
         let (x, y) = (self.x.label, self.y.label);
         self.add(format_args!(
             "<text class='label' x='{right}' y='{:.1}' text-anchor='end'>{x}</text>\
-             <text class='label' x='{left}' y='{:.1}'>{y}</text>",
+             <text class='label' x='{:.1}' y='{:.1}'>{y}</text>",
             self.height - 4.0,
-            TOP + 2.0
+            left + 6.0,
+            TOP + 9.0
         ));
     }
 
@@ -129,9 +135,29 @@ impl Plot {
         ));
     }
 
-    /// Words beside a place.
+    /// A strip over the whole width.
+    pub(super) fn band(&mut self, (from, to): (f64, f64), color: &str) {
+        let (top, bottom) = (self.y_of(to), self.y_of(from));
+        let (width, height) = (self.width - LEFT - RIGHT, bottom - top);
+        self.add(format_args!(
+            "<rect x='{LEFT}' y='{top:.1}' width='{width:.1}' height='{height:.1}' fill='{color}'/>"
+        ));
+    }
+
+    /// Words beside a place, unless they would lie on others; free of what HTML would take amiss.
     pub(super) fn text(&mut self, at: (f64, f64), words: &str, color: &str) {
-        let (x, y) = (self.x_of(at.0) + 7.0, self.y_of(at.1) - 6.0);
+        let width = LETTER * words.len() as f64;
+        let right = self.x_of(at.0) + 9.0;
+        // To the left where there is no room to the right.
+        let x = if right + width > self.width { self.x_of(at.0) - 9.0 - width } else { right };
+        let y = (self.y_of(at.1) - 6.0).max(TOP + LINE);
+        let is_free = |&(other_x, other_y, other_width): &(f64, f64, f64)| {
+            (y - other_y).abs() > LINE || x > other_x + other_width || other_x > x + width
+        };
+        if !self.texts.iter().all(is_free) {
+            return;
+        }
+        self.texts.push((x, y, width));
         self.add(format_args!(
             "<text class='name' x='{x:.1}' y='{y:.1}' fill='{color}'>{words}</text>"
         ));

@@ -3,7 +3,7 @@
 //! Must not end a step. See [`crate::engine::scheduler`] for the rules and their source.
 
 use crate::engine::lean::{CATCHING_UP, Lean, Run, Slot};
-use crate::engine::step_time::Progression;
+use crate::engine::step_time::{Progression, pairs};
 use crate::engine::time::Time;
 
 impl Lean {
@@ -23,11 +23,13 @@ impl Lean {
             self.waiting.push_back(slot);
         }
         let resident = self.resident_tokens;
+        self.pairs = 0;
         let mut budget = self.limits.max_num_batched_tokens;
         let whole = self.serve_running(&mut budget);
         let full = whole && self.admit(start, &mut budget);
         let prefill = self.limits.max_num_batched_tokens - budget - self.decoding;
-        let first_ps = self.step_time.of(prefill, self.decoding, resident).total_ps();
+        let work = self.step_time.of(prefill, self.decoding, resident);
+        let first_ps = self.step_time.with_attention(work, self.pairs).total_ps();
         let steady = full && prefill == 0 && self.decoding > 0;
         let (mut growth_ps, mut steps) = (0, 1);
         if steady {
@@ -155,7 +157,9 @@ impl Lean {
 
     fn compute(&mut self, slot: u32, tokens: usize) {
         self.resident_tokens += tokens;
-        self.slots[slot as usize].computed += u32::try_from(tokens).unwrap_or(u32::MAX);
+        let slot = &mut self.slots[slot as usize];
+        self.pairs = self.pairs.saturating_add(pairs(slot.computed as usize, tokens));
+        slot.computed += u32::try_from(tokens).unwrap_or(u32::MAX);
     }
 
     /// Takes all blocks of the last running request and lets it wait at the front.

@@ -102,6 +102,11 @@ impl Faults {
 
     fn check_times(&mut self, profile: &Profile) {
         self.check("step.base_ms", profile.step.base_ms, LEAST_MS, MOST_MS, "");
+        let limits = &profile.limits;
+        let most_pairs = limits.max_num_batched_tokens as f64 * limits.max_model_tokens as f64;
+        let most_ns = MOST_MS * 1e6 / most_pairs.max(1.0);
+        let note = ", so that a full step at the longest context takes an hour at most";
+        self.check("step.attention_ns", profile.step.attention_ns, 0.0, most_ns, note);
         self.check("frontend.token_ms", profile.frontend.token_ms, 0.0, MOST_TOKEN_MS, "");
         let start = &profile.start;
         for (stage, spread) in [

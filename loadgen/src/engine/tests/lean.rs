@@ -111,11 +111,13 @@ proptest! {
         slice_ms in 1..400_u64,
         request_ms in 0..20_u8,
         token_ms in 0..4_u8,
+        attention_ns in prop_oneof![Just(0.0), 1.0..2e4],
     ) {
         let mut profile = Arc::unwrap_or_clone(profile);
         profile.limits.long_prefill_token_threshold = 0;
         profile.frontend.request_ms = vec![(0, f64::from(request_ms))];
         profile.frontend.token_ms = f64::from(token_ms);
+        profile.step.attention_ns = attention_ns;
         prop_assert!(Lean::can(&profile));
         compare(&Arc::new(profile), &arrivals, cached, slice_ms);
     }
@@ -136,4 +138,42 @@ fn every_preset_is_the_same_under_an_hour_of_load_on_both() {
             (0..3_000).map(|_| (u64::from(below(300)), 1 + below(2_500), 1 + below(500))).collect();
         compare(&profile, &arrivals, 0, 5_000);
     }
+}
+
+/// When a prompt that comes alone gets its first token, in seconds.
+fn alone_s(profile: &Profile, prompt_tokens: u32) -> f64 {
+    let mut lean = Lean::new(profile);
+    let request = LeanRequest { id: 0, prompt_tokens, cached_tokens: 0, output_tokens: 1 };
+    lean.submit(request, Time::ZERO);
+    let mut first_s = 0.0;
+    while let Some(at) = lean.next_event() {
+        lean.advance(at, &mut |_| {});
+        first_s = secs_from_ps(at.0);
+    }
+    first_s
+}
+
+#[test]
+fn attention_makes_a_prompt_grow_with_its_square_however_it_is_cut_into_steps() {
+    let linear = Profile::load("8b-a100").unwrap();
+    let mut square = linear.clone();
+    square.step.attention_ns = 2.0;
+    for prompt_tokens in [1_000, 4_096, 20_480] {
+        let more_s = alone_s(&square, prompt_tokens) - alone_s(&linear, prompt_tokens);
+        let expected_s = 2e-9 * f64::from(prompt_tokens).powi(2) / 2.0;
+        assert!((more_s - expected_s).abs() < 1e-9, "{prompt_tokens}: {more_s}");
+    }
+}
+
+#[test]
+fn an_engine_that_is_retimed_takes_what_the_new_profile_says_from_its_next_steps_on() {
+    let profile = Profile::load("8b-a100").unwrap();
+    let mut slower = profile.clone();
+    slower.step.base_ms *= 2.0;
+    let mut lean = Lean::new(&profile);
+    lean.retime(&slower);
+    let request = LeanRequest { id: 0, prompt_tokens: 16, cached_tokens: 0, output_tokens: 1 };
+    lean.submit(request, Time::ZERO);
+    let end_s = secs_from_ps(lean.next_event().unwrap().0);
+    assert!((end_s - alone_s(&slower, 16)).abs() < 1e-12, "{end_s}");
 }

@@ -1,0 +1,75 @@
+//! `simulate` as its users call it: the forms it takes, what it prints, what it refuses; and small
+//! slices of decision quality with bounds on attainment and cost.
+//!
+//! Must not need a trace from outside: all are written here or generated.
+
+mod forms;
+mod quality;
+mod refusals;
+
+use std::error::Error as _;
+use std::path::{Path, PathBuf};
+
+use clap::Parser as _;
+use ghostscaler::simulate;
+use serde_json::Value;
+use tempfile::TempDir;
+
+#[derive(clap::Parser)]
+struct Command {
+    #[command(flatten)]
+    args: simulate::Args,
+}
+
+/// What the command prints for these flags, or why it does not.
+fn simulated(flags: &str) -> Result<String, String> {
+    let words = std::iter::once("simulate").chain(flags.split_whitespace());
+    let command = Command::try_parse_from(words).map_err(|error| error.to_string())?;
+    let mut out = Vec::new();
+    match simulate::run(&command.args, &mut out) {
+        Ok(()) => Ok(String::from_utf8(out).unwrap()),
+        Err(error) => {
+            let cause = error.source().map_or_else(String::new, |source| format!(": {source}"));
+            Err(format!("{error}{cause}"))
+        }
+    }
+}
+
+/// The same as JSON.
+fn results(flags: &str) -> Value {
+    let text = simulated(&format!("{flags} --format json")).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+/// The lines of a policy.
+fn rows<'a>(results: &'a Value, policy: &str) -> Vec<&'a Value> {
+    let rows = results["results"].as_array().unwrap();
+    rows.iter().filter(|row| row["policy"] == policy).collect()
+}
+
+/// A directory with a file in it.
+fn file(name: &str, text: &str) -> (TempDir, PathBuf) {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join(name);
+    std::fs::write(&path, text).unwrap();
+    (dir, path)
+}
+
+/// Rows at equal distances, under a header.
+fn rows_of(header: &str, n: u32, row: impl Fn(u32) -> String) -> String {
+    let mut text = format!("# where this comes from, and its licence\n{header}\n");
+    for index in 0..n {
+        text.push_str(&row(index));
+        text.push('\n');
+    }
+    text
+}
+
+/// `csv` with a request of 500 and 50 tokens each half second.
+fn plain(n: u32) -> String {
+    rows_of("t_s,input_tokens,output_tokens", n, |i| format!("{},500,50", f64::from(i) / 2.0))
+}
+
+fn shown(path: &Path) -> std::path::Display<'_> {
+    path.display()
+}

@@ -1,0 +1,71 @@
+//! Small slices of decision quality: bounds on what is attained and on what it costs against the
+//! clairvoyant. Counts and ratios, no times.
+//!
+//! Must not follow a change of the policy: a bound that no longer holds is a finding.
+
+use std::sync::OnceLock;
+
+use super::*;
+
+/// A morning: a quarter of an hour of warm-up on a rising load, then one that goes up, falls and
+/// steps.
+const MORNING: &str = "about: a morning
+rate: 1-4@15m,4-8@25m,8@10m,8-3@15m,3@10m,7@15m
+input: \"1500:0.7\"
+output: \"200:0.7\"
+";
+/// Bursts of a minute that come every ten.
+const BURSTS: &str = "about: bursts
+rate: 2@15m,6@1m,2@9m,6@1m,2@9m,6@1m,2@9m,6@1m,2@9m
+input: \"1500:0.7\"
+output: \"200:0.7\"
+";
+
+fn slice(process: &str, flags: &str) -> Value {
+    let (_dir, path) = file("slice.yaml", process);
+    results(&format!(
+        "--generate {} --warmup 15m --cold-start 60 --profile 8b-a100 {flags}",
+        shown(&path)
+    ))
+}
+
+/// The share of requests in time, and GPU-hours over the clairvoyant's.
+fn figures(row: &Value) -> (f64, f64) {
+    (row["attainment"].as_f64().unwrap(), row["ratio"].as_f64().unwrap())
+}
+
+/// The morning for ours and for the queue's HPA, run once.
+fn morning() -> &'static Value {
+    static MORNING_RUN: OnceLock<Value> = OnceLock::new();
+    MORNING_RUN.get_or_init(|| slice(MORNING, "--policy ghostscaler,hpa-queue"))
+}
+
+#[test]
+fn a_morning_is_served_for_little_more_than_a_clairvoyant_pays() {
+    let (attainment, ratio) = figures(rows(morning(), "ghostscaler")[0]);
+    assert!(attainment >= 0.98, "{attainment} at {ratio}");
+    assert!(ratio <= 1.6, "{ratio} at {attainment}");
+}
+
+#[test]
+fn bursts_that_come_back_keep_their_capacity() {
+    let found = slice(BURSTS, "--policy ghostscaler --no-references");
+    let ours = rows(&found, "ghostscaler")[0];
+    let attainment = ours["attainment"].as_f64().unwrap();
+    assert!(attainment >= 0.95, "{attainment}");
+    assert!(ours["flaps"].as_f64().unwrap() <= 2.0, "{ours}");
+}
+
+/// What this gate is for: queue depth is about 0 while capacity suffices, so a fleet that follows it
+/// collapses, overshoots and repeats.
+#[test]
+fn a_policy_that_knows_the_queue_alone_fails_where_ours_does_not() {
+    let passes = |row: &&&Value| {
+        let (attainment, ratio) = figures(row);
+        attainment >= 0.98 && ratio <= 1.6
+    };
+    assert_eq!(rows(morning(), "ghostscaler").iter().filter(passes).count(), 1);
+    let queue = rows(morning(), "hpa-queue");
+    assert!(!queue.is_empty());
+    assert_eq!(queue.iter().filter(passes).count(), 0, "{queue:?}");
+}
