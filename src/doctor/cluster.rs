@@ -64,7 +64,8 @@ impl Surroundings {
             within("v1", "resourcequotas"),
         );
         let services = place("v1", "services", None);
-        let adapter = "app.kubernetes.io/name=keda-operator-metrics-apiserver";
+        let adapter =
+            "app.kubernetes.io/name in (keda-operator-metrics-apiserver,keda-metrics-apiserver)";
         let minor = cluster.minor().await;
         Ok(Surroundings {
             objects: objects.collect(),

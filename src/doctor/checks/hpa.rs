@@ -6,8 +6,8 @@ use crate::doctor::facts::{Facts, Missing};
 use crate::doctor::finding::{Finding, Fix, Patch};
 use crate::doctor::object::{list, name, namespace, own_trigger, text};
 
-/// The Service of KEDA's metrics adapter, as KEDA's own manifests call it.
-const ADAPTER: &str = "keda-operator-metrics-apiserver";
+/// The Service of KEDA's metrics adapter, as KEDA's chart and its plain manifests call it.
+const ADAPTERS: [&str; 2] = ["keda-operator-metrics-apiserver", "keda-metrics-apiserver"];
 
 pub(super) fn no_external_metric(facts: &Facts) -> Result<Option<Finding>, Missing> {
     let object = &facts.object;
@@ -85,7 +85,7 @@ pub(super) fn foreign_metrics_api(facts: &Facts) -> Result<Option<Finding>, Miss
         }));
     };
     let at = |key| text(registered, &format!("/spec/service/{key}")).unwrap_or("?");
-    if at("name") == ADAPTER {
+    if ADAPTERS.contains(&at("name")) {
         return Ok(None);
     }
     let adapter = facts.keda_adapter.as_ref()?;
