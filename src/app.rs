@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use crate::args::{Args, Command};
 use crate::conformance::{self, Outcome};
 use crate::telemetry::ErrorChain;
-use crate::{demo, explain, generate, replay, simulate};
+use crate::{demo, doctor, explain, generate, replay, simulate};
 
 /// Runs what the command line says and returns the process's exit code: 0 when done, 1 when a check
 /// failed or a log differs, 2 when it could not be done.
@@ -46,6 +46,10 @@ fn dispatch(args: Args) -> anyhow::Result<u8> {
             runtime()?.block_on(generate::run(&args, &mut out, &mut std::io::stderr()))?;
             Ok(0)
         }
+        Command::Doctor(args) => Ok(match runtime()?.block_on(doctor::run(&args, &mut out))? {
+            doctor::Outcome::InOrder => 0,
+            doctor::Outcome::Findings => 1,
+        }),
         Command::Replay(args) => Ok(replay::run(&args, &mut out)?.exit_code()),
         Command::Simulate(args) => {
             simulate::run(&args, &mut out)?;

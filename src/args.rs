@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-use crate::{config, conformance, demo, duration, explain, generate, replay, simulate};
+use crate::{config, conformance, demo, doctor, duration, explain, generate, replay, simulate};
 
 /// Decides how many GPU replicas an LLM workload needs, and says why.
 #[derive(Debug, Parser)]
@@ -44,6 +44,19 @@ pub enum Command {
     /// Looks at the target and its cluster, changes nothing, and prints YAML with the reasons as
     /// comments. What is doubtful is a comment and a warning on standard error.
     Generate(generate::Args),
+    /// Check ScaledObjects, in a cluster or in files, and say what is wrong, why, and what cures it.
+    ///
+    /// Looks at the ScaledObject, its target, the HPA, quotas, permissions and the scaler's Service,
+    /// and with --prometheus at the series. Changes nothing. Each finding has an id, and where possible
+    /// a patch to paste. What could not be looked at is listed with the reason, never assumed.
+    ///
+    /// Exits with 0 if nothing is wrong, 1 if something is, 2 if it could not look.
+    ///
+    ///   ghostscaler doctor -n team-a llm                   in the cluster
+    ///   ghostscaler doctor -f app.yaml --format json       in a pipeline, without one
+    ///   ghostscaler generate deployment/llm | ghostscaler doctor -f -
+    #[command(verbatim_doc_comment)]
+    Doctor(Box<doctor::Args>),
     /// Run a recorded decision log through the decision again and compare.
     ///
     /// Exits with 0 if all lines are the same byte for byte, 1 if some differ, 2 if the file or a

@@ -22,6 +22,7 @@ mod devices;
 pub mod events;
 mod group;
 mod hpa;
+pub mod inspect;
 mod pod;
 mod scale;
 mod scaled_object;
@@ -48,7 +49,7 @@ use tracing::info;
 use crate::clock::Clock;
 use crate::inventory::Inventory;
 
-pub use template::PodFacts;
+pub use template::{PodFacts, of as pod_facts};
 
 /// How long changes are collected before they are published together.
 const DEBOUNCE: Duration = Duration::from_millis(100);

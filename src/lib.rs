@@ -40,6 +40,7 @@
 //! | [`declog`], [`replay`], [`statedir`] | the decision log and its proof; what outlives a restart |
 //! | [`hpa`], [`demo`] | KEDA's loop and the HPA as a model; the demonstration that runs on it, with the parts of `serve` on a stepped clock |
 //! | [`generate`] | a ScaledObject for a target, with its reasons |
+//! | [`doctor`] | what is wrong with a ScaledObject and around it, and what cures it: gatherers, and pure checks |
 //! | [`simulate`] | days of requests on simulated engines: the product, its peers and a clairvoyant |
 //! | [`conformance`] | a client that plays KEDA against any external scaler |
 //! | [`args`], [`app`], [`clock`], [`duration`], [`text`], [`telemetry`], [`health`], [`shutdown`] | flags, wiring, time, lines of 80 columns, logs, signs of life, the end |
@@ -114,6 +115,7 @@ pub mod config;
 pub mod conformance;
 pub mod declog;
 pub mod demo;
+pub mod doctor;
 pub mod explain;
 pub mod generate;
 pub mod grpc;

@@ -6,7 +6,8 @@
 //! The cases are those of themes A (flapping, hysteresis, HPA arithmetic), B (missing, stale and
 //! wrong metrics), C (scale to zero and cold start), D (KEDA and external scalers), F (what to
 //! scale on), G (safe scale-down, readiness, nodes), H (capacity that lags, quota), I (several pods or
-//! models) and J (rollouts, ownership) of a survey of public reports. Where they stand:
+//! models), J (rollouts, ownership) and K (security and tenancy) of a survey of public reports. Where
+//! they stand:
 //!
 //! - `tests/traces/`: told as data, one file a case (`found-…`: faults that were found here), replayed
 //!   through trigger metadata, freshness, observation and decision (`field/trace.rs` has the form).
@@ -18,11 +19,9 @@
 //!
 //! | id | half | waits for |
 //! |---|---|---|
-//! | F10, F25, F64 | the lint of a wiring that cannot work | `doctor` |
-//! | F16 | near-miss label values, TLS in words | `doctor` |
+//! | F03, F34 | what it costs, as a figure | `simulate` |
 //! | F39 | the loss of one of two scalers | the leader's Lease |
-//! | F77, F84 | an annotation that keeps a node autoscaler away | `doctor` |
-//! | F85 | the quota's own number | `doctor` |
+//! | F73 | a step down that waits for an idle pod | a right to write to pods |
 //! | F97 | a model that the gateway names and nobody serves | `doctor` |
 //! | F106 | a drift between order and pods as a finding | `doctor` |
 //! | F62 | power near idle as further evidence, a class of ghost of its own | `fleet` |

@@ -10,6 +10,7 @@
 mod conformance;
 mod dcgm;
 mod docs;
+mod doctor;
 mod e2e;
 mod engines;
 mod grpc;

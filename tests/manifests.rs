@@ -63,7 +63,7 @@ fn overlays_stand_on_the_base_and_name_files_that_exist() {
 }
 
 #[test]
-fn the_role_has_what_the_cluster_part_needs_and_no_more() {
+fn f113_the_role_has_what_the_cluster_part_needs_and_no_more() {
     let rules: Vec<Value> = cluster::RBAC
         .iter()
         .map(|permission| {

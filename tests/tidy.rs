@@ -63,6 +63,7 @@ const ONLY_IN: &[(&str, &[&str])] = &[
             "src/args",
             "src/conformance",
             "src/demo",
+            "src/doctor",
             "src/explain",
             "src/generate",
             "src/replay",

@@ -274,13 +274,13 @@ fn controller(object: &DynamicObject) -> Option<String> {
     Some(format!("{}/{}", owner.kind, owner.name))
 }
 
-async fn minor(client: &kube::Client) -> Option<u32> {
+pub(super) async fn minor(client: &kube::Client) -> Option<u32> {
     let version = client.apiserver_version().await.ok()?;
     // Some clouds write `36+`.
     version.minor.trim_end_matches(|c: char| !c.is_ascii_digit()).parse().ok()
 }
 
-async fn keda(client: &kube::Client) -> Keda {
+pub(super) async fn keda(client: &kube::Client) -> Keda {
     let kind = GroupVersionKind::gvk("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::from_gvk(&kind));
     match api.get("scaledobjects.keda.sh").await {

@@ -53,7 +53,7 @@ impl PodFacts {
 }
 
 /// The pods of a scale target's object; `None` where it has no template that is known.
-pub(super) fn of(object: &Value) -> Option<PodFacts> {
+pub fn of(object: &Value) -> Option<PodFacts> {
     let read = |template: &Value| PodTemplateSpec::deserialize(template).ok();
     let group = &object["spec"]["leaderWorkerTemplate"];
     if let Some(worker) = group.get("workerTemplate").and_then(read) {

@@ -10,8 +10,9 @@ use reqwest::Url;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 
+use super::Error;
 use super::selector::LabelName;
-use super::wake::{Template, WakeKind};
+use super::wake::{Subject, Template, WakeKind};
 use crate::duration;
 
 const FASTEST_TIMEOUT_MS: u64 = 100;
@@ -42,6 +43,19 @@ pub struct PrometheusConfig {
 }
 
 impl PrometheusConfig {
+    /// The server at this URL, with the defaults.
+    #[must_use]
+    pub fn at(url: &str) -> PrometheusConfig {
+        PrometheusConfig {
+            name: url.to_owned(),
+            url: url.to_owned(),
+            bearer_token_file: None,
+            ca_file: None,
+            timeout_ms: DEFAULT_TIMEOUT_MS,
+            matchers: BTreeMap::new(),
+        }
+    }
+
     /// Checks the values.
     ///
     /// # Errors
@@ -97,6 +111,18 @@ impl WakeSourceConfig {
     #[must_use]
     pub fn prometheus_name(&self) -> Option<&str> {
         self.prometheus.as_deref()
+    }
+
+    /// The query for one workload; `None` of a source that reads a page.
+    ///
+    /// # Errors
+    ///
+    /// When a value is wrong, or the query names the model and the workload has none.
+    pub fn query_of(&self, subject: &Subject<'_>) -> Result<Option<String>, Error> {
+        match self.plan()? {
+            WakePlan::Query(template) => template.render(subject).map(Some),
+            WakePlan::Page { .. } => Ok(None),
+        }
     }
 
     pub(super) fn plan(&self) -> Result<WakePlan, Fault> {

@@ -162,13 +162,21 @@ impl Selector {
     }
 }
 
-/// A whole query: from a [`Selector`], or from a wake source of the process's configuration.
+/// A whole query: from a [`Selector`], from a wake source of the process's configuration, or from
+/// whoever runs this program.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Query(Box<str>);
 
 impl Query {
     /// A query that the process's configuration has written; its placeholders are escaped already.
     pub(super) fn configured(text: String) -> Query {
+        Query(text.into())
+    }
+
+    /// A query that whoever runs this program may see the whole answer of. No answer to KEDA comes
+    /// from one.
+    #[must_use]
+    pub fn written(text: &str) -> Query {
         Query(text.into())
     }
 

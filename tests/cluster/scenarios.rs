@@ -4,6 +4,7 @@
 //! something must come, and exact where something must not.
 
 mod basics;
+mod doctor;
 mod edits;
 mod faults;
 mod files;
@@ -48,6 +49,7 @@ macro_rules! scenario {
 pub(crate) const SCENARIOS: &[Scenario] = &[
     scenario!("manifests", "the API server takes every file", files::manifests),
     scenario!("generate", "the API server takes what generate prints", files::generate),
+    scenario!("doctor", "what doctor prints cures what it finds", doctor::doctor),
     scenario!("adopt", "a running target is taken over without moving it", basics::adopt),
     scenario!("dips", "1 to N to 1; a dip shorter than the hold moves nothing", basics::dips),
     scenario!("steps_of_one", "each step of one is taken at 10, 12 and 20", basics::steps_of_one),

@@ -17,7 +17,7 @@ use libtest_mimic::{Completion, Failed, Trial};
 pub(crate) type Fault = Box<dyn Error + Send + Sync>;
 
 /// Cases that are tested beside the part that they are about: file and test.
-pub(crate) const ELSEWHERE: [(&str, &str); 15] = [
+pub(crate) const ELSEWHERE: [(&str, &str); 33] = [
     ("src/explain/text/tests.rs", "f02_a_step_that_the_hpa_swallows"),
     ("tests/grpc/contract.rs", "f43_reconnecting_changes_no_answer"),
     ("src/source/engines/tests.rs", "f44_one_query_serves_all_namespaces_and_names"),
@@ -45,36 +45,56 @@ pub(crate) const ELSEWHERE: [(&str, &str); 15] = [
         "f104_whatever_else_scales_a_target_is_its_rival_and_kedas_own_hpa_is_not",
     ),
     ("src/generate/tests.rs", "f105_a_target_that_something_controls_is_told_with_its_owner"),
+    ("src/doctor/tests/count.rs", "f03_two_dampers_in_a_row_are_told_with_their_sum"),
+    ("src/doctor/tests/zero.rs", "f32_a_cool_down_that_has_no_effect_is_told"),
+    ("src/doctor/tests/zero.rs", "f34_a_start_longer_than_the_slo_is_told_before_zero_is"),
+    ("src/doctor/tests/count.rs", "f40_an_hpa_without_the_external_metric_is_told"),
+    ("src/doctor/tests/count.rs", "f42_another_owner_of_the_external_metrics_api_is_told"),
+    ("src/doctor/tests/zero.rs", "f49_a_fallback_below_the_usual_count_is_told"),
+    ("src/doctor/tests/chain.rs", "f73_a_default_vllm_cuts_running_answers_and_is_told"),
+    ("src/doctor/tests/chain.rs", "f74_the_shortest_of_the_times_to_stop_is_named"),
+    ("src/doctor/tests/chain.rs", "f76_a_missing_pause_before_the_end_is_told"),
+    ("src/doctor/tests/chain.rs", "f90_a_deadline_shorter_than_the_start_is_told"),
+    ("src/doctor/tests/count.rs", "f107_two_installations_are_told"),
+    ("src/trigger/tests.rs", "f109_addresses_and_namespaces_are_no_keys"),
+    (
+        "src/doctor/tests/count.rs",
+        "f110_a_scaler_that_demands_a_certificate_is_told_where_none_is_shown",
+    ),
+    (
+        "tests/grpc/operations.rs",
+        "f111_new_certificates_are_used_without_dropping_connections_and_bad_ones_never",
+    ),
+    ("tests/prometheus.rs", "f112_hostile_names_find_exactly_their_own_series"),
+    ("tests/manifests.rs", "f113_the_role_has_what_the_cluster_part_needs_and_no_more"),
+    (
+        "src/source/scrape/tests.rs",
+        "f114_no_error_text_repeats_what_the_server_sent_or_where_it_is",
+    ),
+    (
+        "src/source/selector.rs",
+        "f115_an_empty_namespace_is_refused_because_it_would_match_every_unlabelled_series",
+    ),
 ];
 
 /// Cases that cannot be decided yet, and what they wait for.
-pub(crate) const WAITING: [(&str, &str); 19] = [
-    ("f03_two_dampers_in_a_row_are_told_with_their_sum", "doctor, simulate"),
+pub(crate) const WAITING: [(&str, &str); 8] = [
     ("f28_the_time_to_connect_is_not_the_time_to_retry", "the examples of request holders"),
-    ("f32_a_cool_down_that_has_no_effect_is_told", "doctor"),
-    ("f34_a_start_longer_than_the_slo_is_told_before_zero_is", "doctor, simulate"),
-    ("f40_an_hpa_without_the_external_metric_is_told", "doctor"),
-    ("f42_another_owner_of_the_external_metrics_api_is_told", "doctor"),
-    ("f49_a_fallback_below_the_usual_count_is_told", "doctor, generate"),
     ("f69_a_sweep_finds_the_knee", "the load generator's sweep"),
     ("f72_a_batch_counts_against_its_deadline", "a signal that tells classes of requests apart"),
-    ("f73_a_step_down_throws_no_running_work_away", "doctor; a right to write to pods"),
-    ("f74_the_shortest_of_the_times_to_stop_is_named", "doctor"),
     ("f75_the_idle_pod_goes_first", "a right to write to pods"),
-    ("f76_a_missing_pause_before_the_end_is_told", "doctor"),
     ("f79_what_is_about_to_leave_is_replaced_in_advance", "a decision that counts what will leave"),
-    ("f90_a_deadline_shorter_than_the_start_is_told", "doctor"),
     ("f98_a_cluster_that_is_silent_is_stale_and_not_empty", "a view over several clusters"),
     ("f100_services_on_one_base_are_told_to_merge", "fleet"),
-    ("f107_two_installations_are_told", "the leader's Lease, doctor"),
     ("f108_a_count_set_by_hand_holds_until_its_end", "an override with an end"),
 ];
 
-/// Every id of the themes A to D, F, G, H and J, of I those that one workload settles, and of the others
+/// Every id of the themes A to D, F to H, J and K, of I those that one workload settles, and of the others
 /// those that a decision alone does. F87, F93, F94, F96 and F99 are about workloads that are one model:
 /// they come with it.
 fn ids() -> impl Iterator<Item = u32> {
-    (1..=49).chain(61..=86).chain([88, 89, 90, 91, 92, 95, 97, 98]).chain(100..=108)
+    let of_one_workload = [88, 89, 90, 91, 92, 95, 97, 98];
+    (1..=49).chain(61..=86).chain(of_one_workload).chain(100..=115)
 }
 
 /// All cases, in the order of their ids.

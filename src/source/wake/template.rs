@@ -96,7 +96,7 @@ impl Template {
     ///
     /// [`Error::NoModel`] when it names the model and the workload has none: without it the query
     /// would see other tenants' demand.
-    pub(super) fn render(&self, subject: &Subject<'_>) -> Result<String, Error> {
+    pub(in crate::source) fn render(&self, subject: &Subject<'_>) -> Result<String, Error> {
         let mut text = String::new();
         for part in &self.parts {
             let (slot, escape) = match part {

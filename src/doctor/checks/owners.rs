@@ -1,0 +1,184 @@
+//! Who else writes the target's count, and whether the target can be scaled at all.
+
+use serde_json::Value;
+
+use crate::doctor::facts::{Facts, Missing};
+use crate::doctor::finding::{Finding, Fix, Patch};
+use crate::doctor::object::{integer, list, name, namespace, target_of, text, title};
+
+/// Field managers that write the count because they scale.
+const SCALERS: [&str; 3] = ["kube-controller-manager", "keda", "kubectl-scale"];
+
+pub(super) fn second_autoscaler(facts: &Facts) -> Result<Option<Finding>, Missing> {
+    let object = &facts.object;
+    let same = |other: &&Value| target_of(other) == target_of(object);
+    let hpas = facts.other_hpas.as_ref().map(|all| all.iter().find(same));
+    let objects = facts.other_objects.as_ref().map(|all| all.iter().find(same));
+    // One that is there is enough, whatever else could not be looked at.
+    let rival = match (&hpas, &objects) {
+        (Ok(Some(rival)), _) | (_, Ok(Some(rival))) => *rival,
+        (Ok(None), Ok(None)) => return Ok(None),
+        (Err(missing), _) | (_, Err(missing)) => return Err((*missing).into()),
+    };
+    let (kind, target) = target_of(object);
+    let resource = if rival["kind"] == "ScaledObject" { "scaledobject" } else { "hpa" };
+    Ok(Some(Finding {
+        id: "second-autoscaler",
+        what: format!("{} scales {kind}/{target} too", title(rival)),
+        why: "two autoscalers of one target undo each other's steps: replicas start and die in a loop",
+        fix: Fix::command(
+            "keep one of them",
+            format!("kubectl delete {resource} {} -n {}", name(rival), namespace(object)),
+        ),
+    }))
+}
+
+pub(super) fn replicas_owned_elsewhere(facts: &Facts) -> Result<Option<Finding>, Missing> {
+    let target = facts.target.as_ref()?;
+    let managed = list(target, "/metadata/managedFields");
+    let owner = managed.iter().find_map(|entry| {
+        let manager = text(entry, "/manager")?;
+        let scales = entry["subresource"] == "scale"
+            || SCALERS.iter().any(|scaler| manager.starts_with(scaler));
+        let owns = entry.pointer("/fieldsV1/f:spec/f:replicas").is_some();
+        (owns && !scales && says_count(entry, target)).then_some(manager)
+    });
+    // What comes from a file has no managers yet, and its count would be written at each apply.
+    let is_file = text(target, "/metadata/uid").is_none() && managed.is_empty();
+    let in_file = is_file.then(|| integer(target, "/spec/replicas")).flatten();
+    let (kind, name) = (text(target, "/kind").unwrap_or_default(), name(target));
+    let (what, fix) = match (owner, in_file) {
+        (Some(manager), _) => {
+            (format!("{manager} owns spec.replicas of {kind}/{name}"), release(manager, target))
+        }
+        (None, Some(replicas)) => (
+            format!("the manifest of {kind}/{name} says replicas: {replicas}"),
+            Fix::patch(
+                "take replicas out of the manifest; of an object that is applied already first with \
+                 `kubectl apply edit-last-applied`, else it falls to 1",
+                Patch::to(target).remove("/spec/replicas"),
+            ),
+        ),
+        (None, None) => return Ok(None),
+    };
+    Ok(Some(Finding {
+        id: "replicas-owned-elsewhere",
+        what,
+        why: "each sync or apply sets the count back and the HPA raises it again: pods die in a loop",
+        fix,
+    }))
+}
+
+/// Whether a manager has written the count itself: what the API server fills in at creation becomes a
+/// field of the creator too, unless it applies on the server's side.
+fn says_count(entry: &Value, target: &Value) -> bool {
+    let applied = "/metadata/annotations/kubectl.kubernetes.io~1last-applied-configuration";
+    match text(target, applied) {
+        _ if entry["operation"] == "Apply" => true,
+        Some(applied) => serde_json::from_str::<Value>(applied)
+            .is_ok_and(|applied| applied.pointer("/spec/replicas").is_some()),
+        // 1 is what is filled in.
+        None => integer(target, "/spec/replicas") != Some(1),
+    }
+}
+
+/// How this manager lets go of the count without writing it once more.
+fn release(manager: &str, target: &Value) -> Fix {
+    let (kind, name) = (text(target, "/kind").unwrap_or_default(), name(target));
+    if manager.starts_with("argocd") {
+        return Fix::command(
+            "tell the Argo CD application to leave the count alone, also when it syncs",
+            "spec:\n  ignoreDifferences:\n  - group: apps\n    kind: KIND\n    jsonPointers:\n    \
+             - /spec/replicas\n  syncPolicy:\n    syncOptions: [RespectIgnoreDifferences=true]"
+                .replace("KIND", kind),
+        );
+    }
+    if manager == "kubectl-client-side-apply" {
+        return Fix::command(
+            "take replicas out of what was applied last, then out of the manifest",
+            format!(
+                "kubectl apply edit-last-applied {} {name} -n {}",
+                kind.to_ascii_lowercase(),
+                namespace(target)
+            ),
+        );
+    }
+    Fix::words(format!(
+        "take spec.replicas out of what {manager} applies; with server-side apply it then lets go of \
+         the field and the count stays"
+    ))
+}
+
+pub(super) fn target_is_controlled(facts: &Facts) -> Result<Option<Finding>, Missing> {
+    let target = facts.target.as_ref()?;
+    let owners = list(target, "/metadata/ownerReferences");
+    let Some(owner) = owners.iter().find(|owner| owner["controller"] == true) else {
+        return Ok(None);
+    };
+    let at = |key| text(owner, key).unwrap_or_default();
+    let reference = "/spec/scaleTargetRef";
+    Ok(Some(Finding {
+        id: "target-is-controlled",
+        what: format!("{} is controlled by {}/{}", title(target), at("/kind"), at("/name")),
+        why: "its controller sets the count back to what its own object says",
+        fix: Fix::patch(
+            "scale the owner, if it has a scale subresource; else tell its controller to leave \
+             replicas alone",
+            Patch::to(&facts.object)
+                .set(&format!("{reference}/apiVersion"), at("/apiVersion"))
+                .set(&format!("{reference}/kind"), at("/kind"))
+                .set(&format!("{reference}/name"), at("/name")),
+        ),
+    }))
+}
+
+pub(super) fn no_selector(facts: &Facts) -> Result<Option<Finding>, Missing> {
+    let (kind, target) = target_of(&facts.object);
+    let (what, fix) = match facts.scale.as_ref()? {
+        Some(scale) if text(scale, "/status/selector").is_some() => return Ok(None),
+        Some(_) => (
+            format!("the scale of {kind}/{target} has no selector"),
+            Fix::words(format!(
+                "give the resource definition of {kind} a labelSelectorPath under subresources.scale, \
+                 and let its controller fill it"
+            )),
+        ),
+        None => (
+            format!("{kind}/{target} has no scale subresource"),
+            Fix::words("scale what it makes instead: the Deployment or StatefulSet of its pods"),
+        ),
+    };
+    Ok(Some(Finding {
+        id: "no-selector",
+        what,
+        why: "the HPA cannot tell which pods are meant and does nothing; the scaler finds no engine",
+        fix,
+    }))
+}
+
+pub(super) fn pause_disputed(facts: &Facts) -> Result<Option<Finding>, Missing> {
+    let object = &facts.object;
+    let conditions = list(object, "/status/conditions");
+    let paused = conditions.iter().find(|condition| condition["type"] == "Paused");
+    let says = paused.is_some_and(|condition| condition["status"] == "True");
+    let annotations = object.pointer("/metadata/annotations").and_then(Value::as_object);
+    let wants = annotations
+        .is_some_and(|all| all.keys().any(|key| key.starts_with("autoscaling.keda.sh/paused")));
+    if !says || wants {
+        return Ok(None);
+    }
+    let (name, namespace) = (name(object), namespace(object));
+    Ok(Some(Finding {
+        id: "pause-disputed",
+        what: "its condition says Paused and no annotation pauses it".to_owned(),
+        why: "KEDA has missed the end of the pause: nothing scales until it looks again",
+        fix: Fix::command(
+            "pause it and let it go once more",
+            format!(
+                "kubectl annotate scaledobject {name} -n {namespace} \
+                 autoscaling.keda.sh/paused=true --overwrite\n\
+                 kubectl annotate scaledobject {name} -n {namespace} autoscaling.keda.sh/paused-"
+            ),
+        ),
+    }))
+}

@@ -1,0 +1,271 @@
+//! What Prometheus has of the engines and of what wakes them: nothing, something by another name, or
+//! something with another label.
+
+use serde_json::json;
+
+use crate::doctor::facts::{Facts, Labels, Missing, Said, Selected};
+use crate::doctor::finding::{Finding, Fix, Patch};
+use crate::doctor::object::{name, namespace, own_trigger};
+use crate::source::{Error as SourceError, FileRole, QueryFault};
+use crate::telemetry::ErrorChain;
+use crate::trigger::{SourceKind, nearest};
+
+/// The series without which an engine cannot be read: what runs and what waits.
+const LOAD: [&str; 4] =
+    ["num_requests_running", "num_requests_waiting", "num_running_reqs", "num_queue_reqs"];
+/// What nearly every fleet has, for a hint.
+const USUAL: &str = "vllm:num_requests_running";
+
+pub(super) fn unreadable(facts: &Facts) -> Result<Option<Finding>, Missing> {
+    let prometheus = facts.prometheus.as_ref()?;
+    let Err(error) = &prometheus.said else { return Ok(None) };
+    Ok(Some(Finding {
+        id: "prometheus-unreadable",
+        what: format!("{}: {}", prometheus.url, ErrorChain(&**error)),
+        why: "the scaler would see nothing either: it holds the counts, and nothing wakes",
+        fix: Fix::words(remedy(error)),
+    }))
+}
+
+/// What to do about a fault, in words.
+fn remedy(error: &SourceError) -> &'static str {
+    match error {
+        SourceError::Unauthorized { .. } | SourceError::File { what: FileRole::Token, .. } => {
+            "it wants a token, or another one: name its file in bearerTokenFile of the scaler's \
+             configuration, and here in --prometheus-token-file"
+        }
+        SourceError::Tls(_) | SourceError::File { what: FileRole::Ca, .. } => {
+            "its certificate is not trusted, or made for another name, or there is no TLS at that port: \
+             name the authority that signed it in caFile of the scaler's configuration, and here in \
+             --prometheus-ca-file"
+        }
+        SourceError::Timeout { .. }
+        | SourceError::NoTurn { .. }
+        | SourceError::Query { fault: QueryFault::Timeout, .. } => {
+            "it is there and too slow, or a firewall swallows the packets: look at its load and at the \
+             NetworkPolicies, or give it a longer timeout in the scaler's configuration"
+        }
+        SourceError::Refused => {
+            "nothing listens there: check host and port, and whether it runs (in a cluster: kubectl \
+             port-forward first)"
+        }
+        SourceError::Transport(_) | SourceError::Incomplete { .. } | SourceError::Setup(_) => {
+            "the host is not known, or hangs up: check the name, and http against https"
+        }
+        SourceError::HttpStatus { .. } | SourceError::BadBody { .. } => {
+            "something else answers there, such as a login page or a path prefix: give the URL below \
+             which /api/v1/query stands"
+        }
+        SourceError::Query { .. }
+        | SourceError::TooLarge { .. }
+        | SourceError::NoNamespace
+        | SourceError::AmbiguousTenant
+        | SourceError::NoModel
+        | SourceError::Page(_)
+        | SourceError::Config(_)
+        | SourceError::BadAddress => "check the URL, and the queries of the scaler's configuration",
+    }
+}
+
+/// What Prometheus said, where it is read for engines.
+fn said(facts: &Facts) -> Result<Option<&Said>, Missing> {
+    let prometheus = facts.prometheus.as_ref()?;
+    let source = own_trigger(&facts.object).and_then(|own| own.policy().source);
+    if source == Some(SourceKind::Pods) {
+        return Ok(None);
+    }
+    match &prometheus.said {
+        Ok(said) => Ok(Some(said)),
+        Err(_told) => Err(Missing::because("Prometheus cannot be read")),
+    }
+}
+
+pub(super) fn no_engine_series(facts: &Facts) -> Result<Option<Finding>, Missing> {
+    let Some(said) = said(facts)? else { return Ok(None) };
+    if !said.engines.is_empty() {
+        return Ok(None);
+    }
+    let monitor = json!({"apiVersion": "monitoring.coreos.com/v1", "kind": "PodMonitor",
+        "metadata": {"name": name(&facts.object), "namespace": namespace(&facts.object)},
+        "spec": {"selector": {"matchLabels": {"app": name(&facts.object)}},
+            "podMetricsEndpoints": [{"port": "http"}]}});
+    Ok(Some(Finding {
+        id: "no-engine-series",
+        what: format!("Prometheus has no series of any engine: expected {USUAL} or the like"),
+        why: "with source: prometheus the scaler sees no engine, and holds the count for ever",
+        fix: Fix::command(
+            "let Prometheus scrape the engines (vLLM also has none under --disable-log-stats), or read \
+             them directly with source: pods",
+            format!(
+                "kubectl apply -f - <<'EOF'\n{}EOF",
+                serde_saphyr::to_string(&monitor).unwrap_or_default()
+            ),
+        ),
+    }))
+}
+
+pub(super) fn renamed(facts: &Facts) -> Result<Option<Finding>, Missing> {
+    let Some(said) = said(facts)? else { return Ok(None) };
+    let own: Vec<&str> = within(said, namespace(&facts.object)).filter_map(metric).collect();
+    if own.is_empty() || own.iter().any(|name| is_load(name)) {
+        return Ok(None);
+    }
+    let near = nearest(USUAL, own.iter().copied()).unwrap_or_default();
+    Ok(Some(Finding {
+        id: "engine-series-renamed",
+        what: format!("of this namespace there is no {USUAL}; nearest is {near}"),
+        why: "the scaler knows engines by their own names, in every version's spelling: under another \
+              they are not there",
+        fix: Fix::words(format!(
+            "keep the engine's own names: take out the relabeling or the recording rule that makes \
+             {near}, or read the engines directly with source: pods"
+        )),
+    }))
+}
+
+pub(super) fn elsewhere(facts: &Facts) -> Result<Option<Finding>, Missing> {
+    let Some(said) = said(facts)? else { return Ok(None) };
+    let wanted = namespace(&facts.object);
+    let loads = || said.engines.iter().filter(|labels| metric(labels).is_some_and(is_load));
+    if loads().next().is_none() || within(said, wanted).next().is_some() {
+        return Ok(None);
+    }
+    let values = |label: &str| -> Vec<&str> {
+        loads().filter_map(|labels| labels.get(label)).map(String::as_str).collect()
+    };
+    let exported = values("exported_namespace").contains(&wanted);
+    let near = nearest(wanted, values("namespace").into_iter());
+    let (what, fix) = match near {
+        Some(_) if exported => (
+            format!("the engines' namespace {wanted:?} stands in exported_namespace"),
+            "let the scrape keep the page's own labels (honorLabels: true), or scrape the pods \
+             themselves with a PodMonitor"
+                .to_owned(),
+        ),
+        Some(near) => (
+            format!("no engine series has namespace={wanted:?}; nearest is namespace={near:?}"),
+            format!(
+                "if {near:?} is meant, put the ScaledObject there; if the label is wrong, let the \
+                 scrape take it from __meta_kubernetes_namespace"
+            ),
+        ),
+        None => (
+            "the engines' series have no namespace label".to_owned(),
+            "let the scrape write it: relabel __meta_kubernetes_namespace to namespace".to_owned(),
+        ),
+    };
+    Ok(Some(Finding {
+        id: "engine-series-elsewhere",
+        what,
+        why: "each read is bound to the ScaledObject's namespace, so that no other team's traffic moves \
+              its replicas: what is labelled otherwise is not seen",
+        fix: Fix::words(fix),
+    }))
+}
+
+pub(super) fn other_model(facts: &Facts) -> Result<Option<Finding>, Missing> {
+    let Some(said) = said(facts)? else { return Ok(None) };
+    let Some(own) = own_trigger(&facts.object) else { return Ok(None) };
+    let Some(wanted) = own.metadata("modelName") else { return Ok(None) };
+    let loads = within(said, namespace(&facts.object));
+    let loads = loads.filter(|labels| metric(labels).is_some_and(is_load));
+    let models: Vec<&str> =
+        loads.filter_map(|labels| labels.get("model_name")).map(String::as_str).collect();
+    if models.contains(&wanted) {
+        return Ok(None);
+    }
+    let Some(near) = nearest(wanted, models.into_iter()) else { return Ok(None) };
+    Ok(Some(Finding {
+        id: "other-model-name",
+        what: format!("modelName is {wanted:?}, and no series has it; nearest is {near:?}"),
+        why: "the scaler counts only that model's series, so it finds none",
+        fix: Fix::patch(
+            "take the name that the engine writes: its first --served-model-name",
+            Patch::to(&facts.object).set(&own.pointer("metadata/modelName"), near),
+        ),
+    }))
+}
+
+pub(super) fn wake_unmatched(facts: &Facts) -> Result<Option<Finding>, Missing> {
+    let Some(own) = own_trigger(&facts.object).filter(|own| own.has("wakeSource")) else {
+        return Ok(None);
+    };
+    let Ok(said) = &facts.prometheus.as_ref()?.said else {
+        return Err(Missing::because("Prometheus cannot be read"));
+    };
+    let Some(wake) = &said.wake else {
+        return Err(Missing::because("the wake source's query is not known"));
+    };
+    let matched = |selected: &Selected| {
+        let fits =
+            |labels: &Labels| selected.wants.iter().all(|want| labels.get(want.0) == Some(want.1));
+        selected.found.iter().any(fits)
+    };
+    let missed =
+        wake.selectors.iter().find(|selected| !selected.found.is_empty() && !matched(selected));
+    let gone = wake.selectors.first().filter(|_| wake.is_empty);
+    let Some(selected) = missed.or(gone) else { return Ok(None) };
+    let metric = &selected.metric;
+    let why = "a request at zero is not seen: what sleeps never wakes, and nothing says so";
+    // The series that has most of what is wanted, and what it has otherwise.
+    let differs = |labels: &Labels| {
+        selected.wants.iter().filter(|want| labels.get(want.0) != Some(want.1)).count()
+    };
+    let Some(near) = selected.found.iter().min_by_key(|labels| differs(labels)) else {
+        return Ok(Some(Finding {
+            id: "wake-query-unmatched",
+            what: format!(
+                "wake source {:?} finds nothing: there is no series {metric}",
+                wake.source
+            ),
+            why,
+            fix: Fix::words(
+                "check the metric's name against the gateway's /metrics, and that Prometheus scrapes it; \
+                 one that exists only while something waits needs its zero in the query: `or 0 * \
+                 max(up{job=\"gateway\"})`",
+            ),
+        }));
+    };
+    let mut fix = Fix::words(format!(
+        "correct the matchers of wake source {:?} in the scaler's configuration",
+        wake.source
+    ));
+    let mut misses = Vec::new();
+    for (label, want) in selected.wants.iter().filter(|want| near.get(want.0) != Some(want.1)) {
+        match near.get(label) {
+            Some(has) => {
+                misses.push(format!("{label}={want:?}, nearest is {label}={has:?}"));
+                if own.metadata("modelName") == Some(want) {
+                    let pointer = own.pointer("metadata/modelName");
+                    let patch = Patch::to(&facts.object).set(&pointer, has.as_str());
+                    fix = Fix::patch("take the model's name as the gateway writes it", patch);
+                }
+            }
+            None => misses.push(format!("{label}={want:?}, and they have no label {label}")),
+        }
+    }
+    Ok(Some(Finding {
+        id: "wake-query-unmatched",
+        what: format!("wake source {:?} asks {metric} for {}", wake.source, misses.join("; ")),
+        why,
+        fix,
+    }))
+}
+
+fn metric(labels: &Labels) -> Option<&str> {
+    labels.get("__name__").map(String::as_str)
+}
+
+fn is_load(name: &str) -> bool {
+    let known = |prefix: &str| {
+        let rest = name.strip_prefix("ray_").unwrap_or(name).strip_prefix(prefix);
+        rest.is_some_and(|rest| rest.get(1..).is_some_and(|rest| LOAD.contains(&rest)))
+    };
+    known("vllm") || known("sglang")
+}
+
+fn within<'a>(said: &'a Said, namespace: &'a str) -> impl Iterator<Item = &'a Labels> {
+    let here =
+        move |labels: &&Labels| labels.get("namespace").is_some_and(|name| name == namespace);
+    said.engines.iter().filter(here)
+}

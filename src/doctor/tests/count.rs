@@ -1,0 +1,410 @@
+//! What stands between the scaler's answer and the target's count.
+
+use serde_json::{Value, json};
+
+use super::sound::{hpa, put, scaler, sound, with, with_target, yaml};
+use super::{Played, cured, in_order, only, patched, played, says};
+use crate::cluster::survey::Keda;
+use crate::doctor::{Facts, Lack, Rights};
+
+const METADATA: &str = "/spec/triggers/0/metadata";
+const BEHAVIOR: &str = "/spec/advanced/horizontalPodAutoscalerConfig/behavior";
+
+#[test]
+fn a_key_that_is_misspelt_keeps_its_value_under_the_right_one() {
+    let broken = with(&format!("{METADATA}/gostHold"), json!("20m"));
+    let finding = patched("bad-metadata", &broken);
+    says(&finding, &["gostHold", "nearest is ghostHold"]);
+    let metadata = &cured(&broken, &finding).object["spec"]["triggers"][0]["metadata"];
+    assert_eq!((&metadata["ghostHold"], metadata.get("gostHold")), (&json!("20m"), None));
+}
+
+#[test]
+fn a_value_that_does_not_fit_gives_way_to_the_default() {
+    patched("bad-metadata", &with(&format!("{METADATA}/ghostHold"), json!("soon")));
+    // Another external scaler's keys are its own affair.
+    let others = json!([{"type": "external", "metadata": {"scalerAddress": "x:1", "queue": "a"}}]);
+    assert!(super::examine(&with("/spec/triggers", others)).findings.is_empty());
+}
+
+#[test]
+fn an_address_without_a_service_is_told_with_the_scalers_own() {
+    let mut broken = with(&format!("{METADATA}/scalerAddress"), json!("ghostscaler.default:9090"));
+    broken.service = Ok(None);
+    let finding = only("no-such-service", &broken);
+    let mut found = cured(&broken, &finding);
+    assert_eq!(
+        found.object.pointer(&format!("{METADATA}/scalerAddress")).unwrap(),
+        "ghostscaler.ghostscaler.svc.cluster.local:9090"
+    );
+    found.service = sound().service;
+    in_order(&found);
+}
+
+#[test]
+fn a_port_that_the_service_does_not_have_is_told() {
+    let address = "ghostscaler.ghostscaler.svc.cluster.local:9091";
+    let broken = with(&format!("{METADATA}/scalerAddress"), json!(address));
+    let finding = patched("no-such-service", &broken);
+    says(&finding, &["[9090, 8080]"]);
+}
+
+#[test]
+fn without_any_scaler_installing_one_cures() {
+    let broken = Facts { service: Ok(None), scaler_services: Ok(Vec::new()), ..sound() };
+    played("no-such-service", &broken, |fix, facts| {
+        assert!(fix.command.as_ref().unwrap().contains("kubectl apply -k manifests/"));
+        *facts = sound();
+    });
+}
+
+#[test]
+fn a_headless_service_is_told() {
+    let mut broken = sound();
+    broken.service.as_mut().unwrap().as_mut().unwrap()["spec"]["clusterIP"] = json!("None");
+    patched("headless-service", &broken);
+}
+
+#[test]
+fn f107_two_installations_are_told() {
+    let mut broken = sound();
+    let mut second = broken.scaler_services.as_ref().unwrap()[0].clone();
+    second["metadata"]["namespace"] = json!("test");
+    broken.scaler_services.as_mut().unwrap().push(second);
+    let finding = played("two-scalers", &broken, |fix, facts| {
+        assert!(fix.command.as_ref().unwrap().contains("delete deployment,service -n test"));
+        facts.scaler_services.as_mut().unwrap().pop();
+    });
+    says(&finding, &["ghostscaler and test"]);
+}
+
+#[test]
+fn f110_a_scaler_that_demands_a_certificate_is_told_where_none_is_shown() {
+    let serving = ["serve", "--tls-cert=/tls/tls.crt", "--tls-key=/tls/tls.key"];
+    let plain = Facts { scaler: Ok(Some(scaler(&serving))), ..sound() };
+    says(&patched("tls-mismatch", &plain), &["the scaler speaks TLS"]);
+    let demanding = [&serving[..], &["--tls-client-ca=/tls/ca.crt"]].concat();
+    let mut demanding = Facts { scaler: Ok(Some(scaler(&demanding))), ..sound() };
+    put(&mut demanding.object, &format!("{METADATA}/enableTLS"), json!("true"));
+    says(&patched("tls-mismatch", &demanding), &["demands a client certificate"]);
+    let one_sided = with("/spec/triggers/0/authenticationRef", json!({"name": "ghostscaler"}));
+    says(&patched("tls-mismatch", &one_sided), &["the trigger speaks TLS"]);
+}
+
+#[test]
+fn f10_a_target_that_the_engine_cannot_exceed_is_told() {
+    let one = json!(["--model=/models/m1", "--shutdown-timeout=150", "--max-num-seqs=1"]);
+    let mut broken = with_target("/spec/template/spec/containers/1/args", one);
+    put(&mut broken.object, &format!("{METADATA}/targetInFlight"), json!("1"));
+    let finding = patched("target-beyond-engine", &broken);
+    says(&finding, &["targetInFlight is 1", "runs 1 at once"]);
+    put(&mut broken.object, &format!("{METADATA}/targetInFlight"), json!("0.5"));
+    in_order(&broken);
+}
+
+#[test]
+fn a_permission_that_the_account_lacks_is_told_with_its_rule() {
+    let lack = Lack { api_group: "", resource: "pods", verbs: vec!["watch"] };
+    let account = "ghostscaler/ghostscaler".to_owned();
+    let broken = Facts { rights: Ok(Rights { account, lacks: vec![lack] }), ..sound() };
+    let finding = only("missing-permission", &broken);
+    says(&finding, &["watch pods (core)"]);
+    let mut role = json!({"kind": "ClusterRole", "metadata": {"name": "ghostscaler"}, "rules": []});
+    json_patch::patch(&mut role, &finding.fix.patch.unwrap().operations).unwrap();
+    let rule = json!({"apiGroups": [""], "resources": ["pods"], "verbs": ["watch"]});
+    assert_eq!(role["rules"], json!([rule]));
+    // With the rule the account lacks nothing.
+    let mut after = broken;
+    after.rights.as_mut().unwrap().lacks.clear();
+    in_order(&after);
+}
+
+#[test]
+fn f42_another_owner_of_the_external_metrics_api_is_told() {
+    let mut broken = sound();
+    let registered = broken.external_metrics.as_mut().unwrap().as_mut().unwrap();
+    registered["spec"]["service"] = json!({"namespace": "datadog", "name": "cluster-agent"});
+    let finding = patched("foreign-metrics-api", &broken);
+    says(&finding, &["datadog/cluster-agent"]);
+    let nobody = Facts { external_metrics: Ok(None), ..sound() };
+    played("foreign-metrics-api", &nobody, |_fix, facts| *facts = sound());
+}
+
+#[test]
+fn f40_an_hpa_without_the_external_metric_is_told() {
+    let delete: Played = |fix, facts| {
+        assert_eq!(fix.command.as_ref().unwrap(), "kubectl delete hpa keda-hpa-llm -n team-a");
+        // KEDA makes it anew.
+        facts.hpa = Ok(Some(hpa()));
+    };
+    for (metrics, said) in [
+        (json!([]), "CPU at 80 %"),
+        (json!(null), "CPU at 80 %"),
+        (json!([{"type": "Resource"}]), "only Resource"),
+    ] {
+        let mut broken = sound();
+        put(broken.hpa.as_mut().unwrap().as_mut().unwrap(), "/spec/metrics", metrics);
+        let finding = played("no-external-metric", &broken, delete);
+        says(&finding, &["keda-hpa-llm", said]);
+    }
+    // Of a paused object KEDA takes the HPA away.
+    let mut paused = with("/metadata/annotations", json!({"autoscaling.keda.sh/paused": "true"}));
+    paused.hpa = Ok(None);
+    in_order(&paused);
+}
+
+#[test]
+fn f40_no_hpa_at_all_is_told_with_kedas_own_words() {
+    let mut broken = Facts { hpa: Ok(None), ..sound() };
+    broken.object["status"]["conditions"][0] =
+        json!({"type": "Ready", "status": "False", "message": "no metric specs returned"});
+    let finding = played("no-external-metric", &broken, |_fix, facts| facts.hpa = Ok(Some(hpa())));
+    says(&finding, &["no metric specs returned"]);
+}
+
+#[test]
+fn f104_a_second_autoscaler_of_the_target_is_told() {
+    let mut rival = hpa();
+    rival["metadata"] = json!({"name": "llm-cpu", "namespace": "team-a"});
+    let broken = Facts { other_hpas: Ok(vec![rival]), ..sound() };
+    let finding = played("second-autoscaler", &broken, |fix, facts| {
+        assert_eq!(fix.command.as_ref().unwrap(), "kubectl delete hpa llm-cpu -n team-a");
+        facts.other_hpas = Ok(Vec::new());
+    });
+    says(&finding, &["HorizontalPodAutoscaler/llm-cpu", "Deployment/llm"]);
+
+    let mut second = sound().object;
+    second["metadata"]["name"] = json!("llm-2");
+    // KEDA's default kind is a Deployment.
+    put(&mut second, "/spec/scaleTargetRef", json!({"name": "llm"}));
+    let broken = Facts { other_objects: Ok(vec![second]), ..sound() };
+    let finding = played("second-autoscaler", &broken, |fix, facts| {
+        assert_eq!(fix.command.as_ref().unwrap(), "kubectl delete scaledobject llm-2 -n team-a");
+        facts.other_objects = Ok(Vec::new());
+    });
+    says(&finding, &["ScaledObject/llm-2"]);
+}
+
+#[test]
+fn a_rival_is_told_even_where_other_kinds_could_not_be_looked_at() {
+    let mut rival = hpa();
+    rival["metadata"] = json!({"name": "llm-cpu", "namespace": "team-a"});
+    let other_objects = Err(super::Missing::because("unknown"));
+    let facts = Facts { other_hpas: Ok(vec![rival]), other_objects, ..sound() };
+    assert_eq!(only("second-autoscaler", &facts).id, "second-autoscaler");
+}
+
+fn managed(manager: &str, subresource: Option<&str>) -> Value {
+    let mut entry = json!({"manager": manager, "operation": "Update", "fieldsV1": {"f:spec": {"f:replicas": {}}}});
+    if let Some(subresource) = subresource {
+        entry["subresource"] = json!(subresource);
+    }
+    entry
+}
+
+#[test]
+fn f102_a_manager_that_owns_the_count_is_named_with_how_it_lets_go() {
+    for (manager, remedy) in [
+        ("argocd-controller", "- /spec/replicas"),
+        ("kubectl-client-side-apply", "kubectl apply edit-last-applied deployment llm -n team-a"),
+        ("kustomize-controller", ""),
+    ] {
+        let broken = with_target("/metadata/managedFields", json!([managed(manager, None)]));
+        let finding = played("replicas-owned-elsewhere", &broken, |_fix, facts| {
+            // Without the field in what it applies, the manager owns it no longer.
+            put(facts.target.as_mut().unwrap(), "/metadata/managedFields", json!([]));
+        });
+        says(&finding, &[manager]);
+        assert!(finding.fix.command.unwrap_or_default().contains(remedy), "{manager}");
+    }
+    let scalers = [
+        managed("kube-controller-manager", Some("scale")),
+        managed("anything", Some("scale")),
+        managed("keda", None),
+    ];
+    in_order(&with_target("/metadata/managedFields", json!(scalers)));
+}
+
+#[test]
+fn f102_a_count_that_the_api_server_filled_in_is_nobodys() {
+    let managed = json!([managed("kubectl-client-side-apply", None)]);
+    let mut created = with_target("/metadata/managedFields", managed);
+    let target = created.target.as_mut().unwrap();
+    let applied = |spec: Value| {
+        let applied = json!({"spec": spec}).to_string();
+        json!({"kubectl.kubernetes.io/last-applied-configuration": applied})
+    };
+    put(target, "/metadata/annotations", applied(json!({"template": {}})));
+    in_order(&created);
+    let target = created.target.as_mut().unwrap();
+    put(target, "/metadata/annotations", applied(json!({"replicas": 3})));
+    assert_eq!(only("replicas-owned-elsewhere", &created).id, "replicas-owned-elsewhere");
+    // Without the annotation 1 may be the default.
+    let target = created.target.as_mut().unwrap();
+    put(target, "/metadata/annotations", json!(null));
+    put(target, "/spec/replicas", json!(1));
+    in_order(&created);
+}
+
+#[test]
+fn f102_a_manifest_with_a_count_is_told_before_it_is_applied() {
+    let broken = with_target("/metadata/uid", json!(null));
+    let finding = patched("replicas-owned-elsewhere", &broken);
+    says(&finding, &["replicas: 3"]);
+}
+
+#[test]
+fn f105_a_target_that_something_controls_is_told_with_its_owner() {
+    let owner = json!({"apiVersion": "serving.kserve.io/v1alpha1", "kind": "LLMInferenceService",
+        "name": "llm", "controller": true});
+    let broken = with_target("/metadata/ownerReferences", json!([owner]));
+    let finding = played("target-is-controlled", &broken, |_fix, facts| {
+        // The target is the owner then, which nobody controls.
+        put(facts.target.as_mut().unwrap(), "/metadata/ownerReferences", json!(null));
+    });
+    says(&finding, &["LLMInferenceService/llm"]);
+    let expected = json!({"apiVersion": "serving.kserve.io/v1alpha1",
+        "kind": "LLMInferenceService", "name": "llm"});
+    assert_eq!(cured(&broken, &finding).object["spec"]["scaleTargetRef"], expected);
+}
+
+#[test]
+fn f105_a_scale_without_a_selector_is_told() {
+    let broken = Facts { scale: Ok(Some(json!({"spec": {"replicas": 3}}))), ..sound() };
+    played("no-selector", &broken, |fix, facts| {
+        assert!(fix.text.contains("labelSelectorPath"));
+        facts.scale = sound().scale;
+    });
+    let none = Facts { scale: Ok(None), ..sound() };
+    played("no-selector", &none, |_fix, facts| facts.scale = sound().scale);
+}
+
+#[test]
+fn f103_a_pause_that_nobody_wants_is_told() {
+    let broken = with("/status/conditions/1", json!({"type": "Paused", "status": "True"}));
+    played("pause-disputed", &broken, |fix, facts| {
+        assert!(fix.command.as_ref().unwrap().ends_with("autoscaling.keda.sh/paused-"));
+        facts.object = sound().object;
+    });
+}
+
+#[test]
+fn a_value_metric_is_told() {
+    patched("value-metric", &with("/spec/triggers/0/metricType", json!("Value")));
+}
+
+#[test]
+fn a_share_as_an_average_is_told() {
+    let share = json!({"type": "prometheus", "metadata":
+        {"query": "avg(vllm:kv_cache_usage_perc{namespace=\"team-a\"})", "threshold": "80"}});
+    let finding = patched("percent-as-average", &with("/spec/triggers/-", share.clone()));
+    says(&finding, &["trigger 1", "kv_cache_usage_perc"]);
+    // Where this scaler has no trigger, the other keeps its own with the right type.
+    let mut alone = with("/spec/triggers", json!([share]));
+    put(&mut alone.object, "/spec/minReplicaCount", json!(1));
+    put(&mut alone.object, "/spec/cooldownPeriod", json!(null));
+    let finding = patched("percent-as-average", &alone);
+    assert!(finding.fix.text.contains("metricType Value"));
+}
+
+#[test]
+fn f64_memory_as_a_signal_is_told() {
+    let memory = json!({"type": "prometheus", "metadata":
+        {"query": "avg(DCGM_FI_DEV_FB_USED)", "threshold": "70000"}});
+    let finding = patched("memory-as-load", &with("/spec/triggers/-", memory));
+    says(&finding, &["DCGM_FI_DEV_FB_USED"]);
+}
+
+#[test]
+fn f03_two_dampers_in_a_row_are_told_with_their_sum() {
+    let window = format!("{BEHAVIOR}/scaleDown/stabilizationWindowSeconds");
+    let mut broken = with(&window, json!(300));
+    put(&mut broken.object, &format!("{METADATA}/ghostHold"), json!("300s"));
+    let finding = patched("double-damping", &broken);
+    says(&finding, &["the effective delay is 10m (600 s)"]);
+    // What is left out is Kubernetes's 300 s.
+    let finding = patched("double-damping", &with(&window, json!(null)));
+    says(&finding, &["another 5m, Kubernetes's default", "15m (900 s)"]);
+}
+
+#[test]
+fn steps_that_the_hpa_limits_are_told() {
+    for (pointer, value, said) in [
+        ("scaleUp/policies", json!(null), "scaleUp takes 4 at a time"),
+        ("scaleUp/policies/0/value", json!(2), "scaleUp takes 2 at a time"),
+        ("scaleUp/selectPolicy", json!("Disabled"), "scaleUp takes 0 at a time"),
+        ("scaleUp/stabilizationWindowSeconds", json!(60), "scaleUp waits 60 s"),
+        ("scaleDown/policies/0/value", json!(10), "scaleDown takes 2 at a time from 12"),
+    ] {
+        let broken = with(&format!("{BEHAVIOR}/{pointer}"), value);
+        let finding = patched("limited-steps", &broken);
+        says(&finding, &[said]);
+    }
+}
+
+#[test]
+fn f02_a_dead_band_that_swallows_steps_is_told() {
+    for direction in ["scaleUp", "scaleDown"] {
+        let tolerance = format!("{BEHAVIOR}/{direction}/tolerance");
+        for value in [json!(null), json!("0.1"), json!("50m")] {
+            let finding = patched("no-tolerance", &with(&tolerance, value));
+            says(&finding, &[direction, "maxReplicaCount is 12"]);
+        }
+        in_order(&with(&tolerance, json!(0)));
+    }
+    // Below ten replicas no step of one lies within it.
+    let mut small = with(&format!("{BEHAVIOR}/scaleUp/tolerance"), json!(null));
+    put(&mut small.object, "/spec/maxReplicaCount", json!(10));
+    in_order(&small);
+}
+
+#[test]
+fn f02_a_version_without_a_tolerance_of_its_own_is_told() {
+    let update: Played = |_fix, facts| {
+        facts.kubernetes_minor = Ok(36);
+        facts.keda = sound().keda;
+        facts.hpa = Ok(Some(hpa()));
+    };
+    let old = Facts { kubernetes_minor: Ok(32), ..sound() };
+    says(&played("tolerance-unsupported", &old, update), &["Kubernetes 1.32"]);
+    let keda = Ok(Keda::Installed { takes_tolerance: false });
+    let old = Facts { keda, ..sound() };
+    says(&played("tolerance-unsupported", &old, update), &["KEDA is older than 2.18"]);
+    // With the gate on nothing is lost.
+    let mut gated = Facts { kubernetes_minor: Ok(34), ..sound() };
+    in_order(&gated);
+    gated.hpa.as_mut().unwrap().as_mut().unwrap()["spec"]["behavior"] = json!({"scaleUp": {}});
+    says(&played("tolerance-unsupported", &gated, update), &["1.34 dropped the tolerance"]);
+}
+
+#[test]
+fn f86_a_maximum_beyond_the_nodes_gpus_is_told() {
+    let mut broken = sound();
+    broken.nodes.as_mut().unwrap().gpus = 9;
+    let finding = patched("max-beyond-gpus", &broken);
+    says(&finding, &["maxReplicaCount 12 needs 24 GPUs", "have 9"]);
+    assert!(finding.fix.text.contains("what fits, 4,"));
+}
+
+#[test]
+fn f85_a_maximum_beyond_the_quota_is_told() {
+    // 30 in all; this workload's own 6 of the 14 used are there for it.
+    let mut broken = sound();
+    broken.quotas.as_mut().unwrap()[0]["status"] = json!({
+        "hard": {"requests.nvidia.com/gpu": "30"}, "used": {"requests.nvidia.com/gpu": "14"}});
+    let finding = patched("max-beyond-quota", &broken);
+    says(&finding, &["needs 24 GPUs", "quota gpus leaves 22"]);
+    assert!(finding.fix.text.contains("what fits, 11,"));
+}
+
+#[test]
+fn gpus_of_a_replica_are_those_that_the_trigger_says() {
+    let mut broken = with(&format!("{METADATA}/gpusPerReplica"), json!("8"));
+    broken.quotas = Ok(Vec::new());
+    says(&patched("max-beyond-gpus", &broken), &["needs 96 GPUs"]);
+    let template = yaml("{metadata: {}, spec: {containers: [{name: a, image: vllm}]}}");
+    let mut none = with_target("/spec/template", template);
+    none.nodes.as_mut().unwrap().gpus = 0;
+    let found = super::examine(&none).findings;
+    assert!(found.iter().all(|finding| !finding.id.starts_with("max-beyond")), "{found:#?}");
+}

@@ -1,0 +1,127 @@
+//! What Prometheus has, and what it has instead.
+
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::sound::{engine, labels, said, sound, with_said};
+use super::{Played, in_order, patched, played, says};
+use crate::doctor::{Facts, Prometheus, Said, Selected};
+use crate::source::Error;
+
+const CURE: Played = |_fix, facts| *facts = sound();
+
+#[test]
+fn f16_a_prometheus_that_refuses_is_told_in_words() {
+    for (error, seen, remedy) in [
+        (Error::Unauthorized { status: 401 }, "status 401", "bearerTokenFile"),
+        (Error::Timeout { deadline_ms: 5_000 }, "within 5000 ms", "too slow"),
+        (Error::Refused, "connection refused", "nothing listens"),
+        (Error::HttpStatus { status: 302 }, "status 302", "login page"),
+    ] {
+        let url = "http://p:9090".to_owned();
+        let prometheus = Prometheus { url, said: Err(Arc::new(error)) };
+        let broken = Facts { prometheus: Ok(prometheus), ..sound() };
+        let found = super::examine(&broken);
+        let [finding] = found.findings.as_slice() else { panic!("{:#?}", found.findings) };
+        assert_eq!(finding.id, "prometheus-unreadable");
+        says(finding, &["http://p:9090: ", seen]);
+        assert!(finding.fix.text.contains(remedy), "{}", finding.fix.text);
+        // What depends on its answers is not taken for fine.
+        assert_eq!(found.not_looked_at.len(), 5);
+        let mut after = broken;
+        CURE(&finding.fix, &mut after);
+        in_order(&after);
+    }
+}
+
+#[test]
+fn no_series_of_any_engine_is_told() {
+    let broken = with_said(Said { engines: Vec::new(), ..said() });
+    let finding = played("no-engine-series", &broken, CURE);
+    says(&finding, &["vllm:num_requests_running"]);
+    assert!(finding.fix.command.unwrap().contains("kind: PodMonitor"));
+    // Who reads the engines themselves needs none.
+    let mut direct = broken;
+    direct.object["spec"]["triggers"][0]["metadata"]["source"] = json!("pods");
+    in_order(&direct);
+}
+
+#[test]
+fn f18_series_under_another_name_are_told_with_the_nearest() {
+    let renamed = ["llm_num_requests_active", "vllm:prompt_tokens_total"]
+        .map(|name| labels(&[("__name__", name), ("namespace", "team-a"), ("model_name", "m1")]));
+    let broken = with_said(Said { engines: renamed.to_vec(), ..said() });
+    let finding = played("engine-series-renamed", &broken, CURE);
+    says(&finding, &["no vllm:num_requests_running", "nearest is"]);
+    // Each spelling that the scaler reads is right.
+    for name in
+        ["vllm_num_requests_running", "ray_vllm_num_requests_waiting", "sglang:num_queue_reqs"]
+    {
+        let engine = labels(&[("__name__", name), ("namespace", "team-a"), ("model_name", "m1")]);
+        in_order(&with_said(Said { engines: vec![engine], ..said() }));
+    }
+}
+
+#[test]
+fn f16_series_of_another_namespace_are_told_with_the_nearest() {
+    for (given, seen) in [
+        (&[("namespace", "team-a-prod")][..], "nearest is namespace=\"team-a-prod\""),
+        (
+            &[("namespace", "monitoring"), ("exported_namespace", "team-a")],
+            "stands in exported_namespace",
+        ),
+        (&[], "no namespace label"),
+    ] {
+        let all =
+            [&[("__name__", "vllm:num_requests_running"), ("model_name", "m1")], given].concat();
+        let broken = with_said(Said { engines: vec![labels(&all)], ..said() });
+        let finding = played("engine-series-elsewhere", &broken, CURE);
+        says(&finding, &[seen]);
+    }
+}
+
+#[test]
+fn f16_another_models_name_is_told_with_the_value_that_would_match() {
+    let mut engines = engine();
+    for series in &mut engines {
+        series.insert("model_name".to_owned(), "m1-router".to_owned());
+    }
+    let mut broken = with_said(Said { engines, ..said() });
+    broken.object["spec"]["triggers"][0]["metadata"]["wakeSource"] = json!(null);
+    broken.object["spec"]["minReplicaCount"] = json!(1);
+    let finding = patched("other-model-name", &broken);
+    says(&finding, &["modelName is \"m1\"", "nearest is \"m1-router\""]);
+}
+
+#[test]
+fn f16_a_wake_query_that_matches_nothing_is_told_with_the_value_that_would() {
+    let wants = labels(&[("model", "m1")]);
+    let found = vec![labels(&[("model", "m1-router-epp")])];
+    let metric = "queue_size".to_owned();
+    let mut said = said();
+    said.wake.as_mut().unwrap().selectors = vec![Selected { metric, wants, found }];
+    for series in &mut said.engines {
+        series.remove("model_name");
+    }
+    let broken = with_said(said);
+    let finding = super::only("wake-query-unmatched", &broken);
+    says(&finding, &["queue_size", "model=\"m1\", nearest is model=\"m1-router-epp\""]);
+    // The name is the trigger's own, so that is what is changed; then the query finds its series.
+    let mut after = super::cured(&broken, &finding);
+    let named = &after.object["spec"]["triggers"][0]["metadata"]["modelName"];
+    assert_eq!(named, "m1-router-epp");
+    let wake = after.prometheus.as_mut().unwrap().said.as_mut().unwrap().wake.as_mut().unwrap();
+    wake.selectors[0].wants = labels(&[("model", "m1-router-epp")]);
+    in_order(&after);
+}
+
+#[test]
+fn f16_a_wake_query_about_what_is_not_there_is_told() {
+    let mut said = said();
+    let wake = said.wake.as_mut().unwrap();
+    wake.is_empty = true;
+    wake.selectors[0].found.clear();
+    let finding = played("wake-query-unmatched", &with_said(said), CURE);
+    says(&finding, &["there is no series queue_size"]);
+}

@@ -1,0 +1,74 @@
+//! `doctor` on a real API server, KEDA and HPA: what it finds goes away by the commands that it prints.
+
+use std::process::Command;
+
+use serde_json::json;
+
+use crate::objects::Target;
+use crate::scene::Scene;
+
+/// A scene with six things wrong with it.
+pub(crate) async fn doctor(scene: &mut Scene) {
+    let scaled = scene.scaled(1, 12).without_tolerance();
+    scene.begin(&Target::new(2), &scaled).await;
+    // KEDA makes the HPA a moment after the ScaledObject.
+    scene.wait(20).await;
+    scene.apply(&json!({
+        "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": "rival"},
+        "spec": {"minReplicas": 1, "maxReplicas": 3,
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "llm"}},
+    }));
+    let expected = [
+        "second-autoscaler",
+        "replicas-owned-elsewhere",
+        "no-tolerance",
+        "idle-cooldown",
+        "answers-cut",
+        "no-pre-stop",
+    ];
+    let (found, text) = examined(scene);
+    assert_eq!(found, expected, "{text}");
+    scene.timeline.say(&format!("found: {}", found.join(", ")));
+    for command in text.split("\n\n").filter(|block| block.starts_with("kubectl ")) {
+        paste(scene, command);
+    }
+    let (found, text) = examined(scene);
+    assert_eq!(found, Vec::<String>::new(), "{text}");
+    scene.timeline.say("pasted, and nothing is left");
+    scene.until("the target is ready again", 90, |now| now.ready.is_some_and(|n| n > 0)).await;
+}
+
+/// The ids of the findings, and the page.
+fn examined(scene: &Scene) -> (Vec<String>, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_ghostscaler"))
+        .args(["doctor", "llm", "-n", &scene.namespace])
+        .env("KUBECONFIG", scene.plane.admin())
+        .output()
+        .unwrap();
+    let [text, said] = [&output.stdout, &output.stderr].map(|it| String::from_utf8_lossy(it));
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{said}");
+    // An id stands alone on its line, less indented than what is said about it.
+    let ids = text.lines().filter_map(|line| line.strip_prefix("  "));
+    let ids = ids.filter(|line| !line.starts_with(' ') && !line.contains(' '));
+    let ids: Vec<String> = ids.map(str::to_owned).collect();
+    assert_eq!(ids.is_empty(), output.status.code() == Some(0), "{text}");
+    (ids, text.into_owned())
+}
+
+/// Runs a command as it was printed.
+fn paste(scene: &Scene, command: &str) {
+    let kubectl = scene.kubectl();
+    let folder = kubectl.program.parent().unwrap().display().to_string();
+    let path = std::env::var("PATH").unwrap_or_default();
+    let output = Command::new("sh")
+        .args(["-c", command])
+        .env("PATH", format!("{folder}:{path}"))
+        .env("KUBECONFIG", &kubectl.kubeconfig)
+        // What a person would do in the editor.
+        .env("KUBE_EDITOR", "sed -i /replicas:/d")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command}\n{said}");
+}
