@@ -45,14 +45,14 @@ impl Plane {
     ///
     /// An error is what is missing on this machine.
     pub(crate) fn start() -> Result<Plane, String> {
-        let plane = Plane::prepare()?;
+        let plane = Plane::prepare("cluster")?;
         on_a_runtime(plane.bring_up());
         Ok(plane)
     }
 
     /// Starts etcd and the API server alone, with what they need to take every object.
     pub(crate) fn start_store() -> Result<Plane, String> {
-        let plane = Plane::prepare()?;
+        let plane = Plane::prepare("fleet")?;
         on_a_runtime(async {
             plane.bring_up_store().await;
             plane.give_rights();
@@ -60,7 +60,8 @@ impl Plane {
         Ok(plane)
     }
 
-    fn prepare() -> Result<Plane, String> {
+    /// Certificates and ports, in a folder that is emptied first.
+    fn prepare(folder: &str) -> Result<Plane, String> {
         let bin = env::var_os(BIN)
             .ok_or_else(|| format!("${BIN} is not set: use tests/cluster/run.sh"))?;
         let bin = fs::canonicalize(&bin).map_err(|error| format!("${BIN}: {error}"))?;
@@ -68,7 +69,7 @@ impl Plane {
         if let Some(program) = missing.into_iter().find(|program| !bin.join(program).exists()) {
             return Err(format!("{} has no {program}", bin.display()));
         }
-        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cluster");
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(folder);
         if dir.exists() {
             fs::remove_dir_all(&dir).unwrap();
         }

@@ -124,7 +124,7 @@ impl Scene {
     pub(crate) async fn deploy(&mut self, target: &Target) {
         self.apply(&target.object());
         let replicas = target.object()["spec"]["replicas"].as_u64();
-        self.until("the target is ready", 60, |now| now.ready.map(u64::from) == replicas).await;
+        self.until("the target is ready", 150, |now| now.ready.map(u64::from) == replicas).await;
     }
 
     /// Changes the template alone: the count stays the autoscaler's.
