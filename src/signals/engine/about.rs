@@ -59,7 +59,7 @@ impl About {
             family: EngineFamily::Sglang,
             engine: "SGLang 0.4 to 0.5.23",
             evidence: Evidence::Uncaptured,
-            page: "`/metrics`, port 30000, with `--enable-metrics`",
+            page: "`/metrics`, port 30000, with --enable-metrics",
             without: "steps: the level comes from the throughput at saturation",
         },
         About {
@@ -94,7 +94,7 @@ impl About {
             family: EngineFamily::LlamaCpp,
             engine: "llama.cpp, `llama-server`",
             evidence: Evidence::Captured("builds 10434 and 11549"),
-            page: "`/metrics`, port 8080, with `--metrics`",
+            page: "`/metrics`, port 8080, with --metrics",
             without: "ended requests, KV cache, time to first token: the level comes from the \
                       tokens made at saturation",
         },
@@ -102,7 +102,7 @@ impl About {
             family: EngineFamily::LmDeploy,
             engine: "LMDeploy 0.9 to 0.18",
             evidence: Evidence::Uncaptured,
-            page: "`/metrics`, port 23333, with `--enable-metrics`",
+            page: "`/metrics`, port 23333, with --enable-metrics",
             without: "steps and the size of the KV cache: the level comes from the throughput at \
                       saturation",
         },
