@@ -214,6 +214,7 @@ impl Policy {
             fallback_replicas: workload.fallback_replicas.filter(|replicas| *replicas >= 1),
             hpa_tolerance: workload.kubernetes.hpa.as_ref().map(|hpa| hpa.tolerance(true)),
             tick_ms: self.source(workload).tick_ms(),
+            without: None,
         }
     }
 }

@@ -4,6 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Part;
+
 /// The policy of one workload. Every field is in range by construction (`trigger` checks).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Spec {
@@ -38,6 +40,10 @@ pub struct Spec {
     pub hpa_tolerance: Option<f64>,
     /// The interval between ticks in milliseconds: 5,000 for direct scrapes, 15,000 for Prometheus.
     pub tick_ms: u64,
+    /// A part of the decision that is left out, to measure what it is worth. Default none; no
+    /// metadata sets it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub without: Option<Part>,
 }
 
 impl Default for Spec {
@@ -59,6 +65,7 @@ impl Default for Spec {
             fallback_replicas: None,
             hpa_tolerance: None,
             tick_ms: 5_000,
+            without: None,
         }
     }
 }
@@ -70,6 +77,11 @@ impl Spec {
     pub fn clamp(&self, count: u32) -> u32 {
         let max = self.max.max(1);
         count.clamp(self.min.min(max), max)
+    }
+
+    /// Whether a part of the decision is in force.
+    pub(super) fn has(&self, part: Part) -> bool {
+        self.without != Some(part)
     }
 }
 
