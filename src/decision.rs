@@ -16,9 +16,11 @@ mod members;
 mod number;
 mod observation;
 mod outcome;
+mod part;
 mod queue;
 mod reading;
 mod reason;
+mod rehearsal;
 mod spec;
 mod state;
 mod supply;
@@ -42,6 +44,7 @@ pub use outcome::{
     Answer, Decision, Health, Inputs, LearnedCost, LevelSource, Next, Notice, Rule, Unavailable,
     Vote,
 };
+pub use part::Part;
 pub use reading::{Reading, Why};
 pub use reason::Reason;
 pub use spec::{Mode, Profile, Spec, ZeroAfter};

@@ -56,6 +56,10 @@ const VARIED_KEPT: f64 = 1.1 * VARIED;
 /// Mean error up to which rows that tell nothing new are left out, so that they do not wash out what
 /// others told: twice the noise of a quiet machine.
 const ERROR_CALM: f64 = 2.0 * ERROR_MIN;
+/// Rows on which the fit has to be right at a load before it counts as seen there, and rows (a day)
+/// over which that is forgotten.
+const REACH_ROWS: f64 = 10.0;
+const REACH_MEMORY_ROWS: f64 = 17_280.0;
 /// Rows, mean error and relative standard error of the price of work that make a fit usable.
 const USABLE_ROWS: f64 = 20.0;
 const USABLE_ERROR: f64 = 0.25;
@@ -142,6 +146,8 @@ pub struct CostModel {
     varied: f64,
     /// Whether the last fit may be used.
     usable: bool,
+    /// How busy replicas were, 0..1, where the fit was last seen to be right.
+    reach: f64,
 }
 
 impl Default for CostModel {
@@ -157,6 +163,7 @@ impl Default for CostModel {
             work_s: 0.0,
             varied: 0.0,
             usable: false,
+            reach: 0.0,
         }
     }
 }
@@ -182,6 +189,7 @@ impl CostModel {
             } else {
                 1.0
             };
+            self.reach_to(step_s, error, weight);
             let share = weight / (weight + ERROR_ROWS);
             self.error += share * (error.abs().min(1.0) - self.error);
         }
@@ -190,11 +198,32 @@ impl CostModel {
         }
         let haste = if self.error > ERROR_CHANGED { 20.0 } else { 1.0 };
         let keep = MEMORY_ROWS / (MEMORY_ROWS + haste * weight);
-        // Relative errors are what counts: each row is scaled by its own step time.
-        let scaled = features.map(|value| value / step_s);
-        self.normal.add(&scaled, weight * trust, keep);
+        // Relative errors are what counts: each row is scaled by its step time, and by the predicted
+        // one where it agrees. The measured one holds the step that the sample cut in two, which as a
+        // divisor would take from the price of work what it adds to the cost of a step.
+        let scale_s = if self.rows >= USABLE_ROWS && trust >= 1.0 {
+            self.predict(&features).max(step_s * OUTLIER_BELOW)
+        } else {
+            step_s
+        };
+        let scaled = features.map(|value| value / scale_s);
+        self.normal.add(&scaled, step_s / scale_s, weight * trust, keep);
         self.rows = self.rows * keep + weight * trust;
         self.new_rows += haste * weight;
+    }
+
+    /// Notes that the fit was right at this step time: of a step, what is not the base is work, so
+    /// `1 - t0 / step` is how busy the replica was.
+    fn reach_to(&mut self, step_s: f64, error: f64, weight: f64) {
+        if !self.usable || error.abs() > OUTLIER_ABOVE {
+            return;
+        }
+        let [base_s, ..] = self.costs;
+        let busy = 1.0 - base_s / step_s;
+        self.reach *= REACH_MEMORY_ROWS / (REACH_MEMORY_ROWS + weight);
+        if busy > self.reach {
+            self.reach += weight / (weight + REACH_ROWS) * (busy - self.reach);
+        }
     }
 
     /// Whether a row can only dilute what is known: under constant load every row is like the mean,
@@ -216,7 +245,7 @@ impl CostModel {
         }
         self.new_rows = 0.0;
         self.costs = self.normal.solve();
-        // Scaled rows all have the target 1, so the right-hand side holds the mean features: the
+        // Targets of scaled rows are about 1, so the right-hand side holds the mean features: the
         // part of a step that is work is their inner product with the costs.
         let mut mean = self.normal.right().map(|sum| sum / self.rows);
         mean[0] = 0.0;
@@ -247,6 +276,12 @@ impl CostModel {
     #[must_use]
     pub fn costs(&self) -> [f64; N] {
         self.costs
+    }
+
+    /// The share of its capacity, 0..1, up to which a replica has been seen to be as the fit says.
+    #[must_use]
+    pub fn reach(&self) -> f64 {
+        self.reach
     }
 
     /// Observations behind the fit, in samples of five seconds.

@@ -26,7 +26,8 @@ use super::supply::Supply;
 use super::wake::Doorstep;
 use super::window::{RECENT_MS, WINDOW_MS};
 use super::{
-    Answer, Decision, Health, Mode, Moment, Observation, Rule, Spec, State, Unavailable, Vote,
+    Answer, Decision, Gpu, Health, Mode, Moment, Observation, Part, Rule, Spec, State, Unavailable,
+    Vote,
 };
 use super::{hpa, kv, level};
 
@@ -100,8 +101,8 @@ fn ask_rules(
     }
     let supply = state.supply.look(spec, &observation.replicas, ordered, now);
     if step_ms > 0 || state.last_tick.is_none() {
-        state.ghost.begin(spec, supply.cold_start_ms, now);
         state.figures = state.learned.figures(&mut state.cost, supply.cold_start_ms, now);
+        state.ghost.begin(spec, state.figures.hold_ms, supply.cold_start_ms, now);
         state.gpu.begin();
     }
     state.window.push(&seen, step_ms, now);
@@ -116,10 +117,10 @@ fn ask_rules(
     let level = level::ask(&ask, &state.figures, &state.learned.band);
     let door = Doorstep::of(observation, now);
     let queue = Queue::of(&seen, &door);
-    let ceiling = state.gpu.ask(&observation.gpu, &ask, &level, now);
+    let gpu = if spec.has(Part::GpuCeiling) { &observation.gpu } else { &Gpu::Absent };
+    let ceiling = state.gpu.ask(gpu, &ask, &level, now);
     let queue_vote = state.queue.ask(&queue, &ask, &level, &state.figures, ceiling.idle, now);
     let (kv_vote, kv_need) = kv::ask(&seen, &supply);
-    let kv_need = if spec.without == Some(Rule::Kv) { 0.0 } else { kv_need };
     let patience_ms = supply.cold_start_ms + state.ghost.hold_ms();
     let slept_at = state.zero.slept_at();
     let wake_vote =
@@ -129,16 +130,18 @@ fn ask_rules(
     // Learned after the votes: it takes effect at the next tick.
     state.queue.note(&queue, &ask, now);
     let raised = ceiling.vote.want.is_some_and(|want| want > supply.base);
-    state.gpu.note(&observation.gpu, &ask, &level, step_ms, raised, now);
+    state.gpu.note(gpu, &ask, &level, step_ms, raised, now);
     if step_ms > 0 {
         state.learned.note(&ask, &level, step_ms, now);
     }
+    let silenced =
+        |vote: Vote, part| if spec.has(part) { vote } else { Vote { want: None, ..vote } };
     Said {
         level,
         queue,
-        queue_vote: spec.heard(queue_vote),
-        kv_vote: spec.heard(kv_vote),
-        kv_need,
+        queue_vote: silenced(queue_vote, Part::Queue),
+        kv_vote: silenced(kv_vote, Part::Kv),
+        kv_need: if spec.has(Part::Kv) { kv_need } else { 0.0 },
         ceiling,
         wake_vote,
         door,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::evidence::{COVERED, Evidence};
 use super::level::{Band, Level};
 use super::supply::Supply;
-use super::{LevelSource, Moment, Reason, Rule, Spec, Vote};
+use super::{LevelSource, Moment, Part, Reason, Rule, Spec, Vote};
 
 /// Evidence needed for a release, its floor and its cap, and by how much it adapts.
 const HOLD_MS: u64 = 600_000;
@@ -69,9 +69,20 @@ pub(super) struct Surplus {
 }
 
 impl Ghost {
-    /// Sets the hold in force and closes a release that was not wanted back.
-    pub(super) fn begin(&mut self, spec: &Spec, cold_start_ms: u64, now: Moment) {
-        self.hold_ms = spec.ghost_hold_ms.unwrap_or(self.learned_hold_ms);
+    /// Sets the hold in force, by preference the one that a rehearsal found best, and closes a release
+    /// that was not wanted back.
+    pub(super) fn begin(
+        &mut self,
+        spec: &Spec,
+        rehearsed_ms: Option<u64>,
+        cold_start_ms: u64,
+        now: Moment,
+    ) {
+        let learned_ms = rehearsed_ms.unwrap_or(self.learned_hold_ms);
+        self.hold_ms = spec.ghost_hold_ms.unwrap_or(learned_ms);
+        if !spec.has(Part::Hold) {
+            self.hold_ms = 0;
+        }
         let window_ms = self.regret_window_ms(cold_start_ms);
         if self.open.is_some_and(|release| now.millis_since(release.at) > window_ms) {
             self.open = None;

@@ -10,14 +10,12 @@ use super::Moment;
 use super::number::compact;
 
 /// Work is noted this often.
-const STEP_MS: u64 = 30_000;
-/// Longest horizon that is looked at: 16 minutes.
-const MAX_STEPS: usize = 32;
+pub(super) const STEP_MS: u64 = 30_000;
+/// Steps that are kept: a horizon of a quarter of an hour, and before it the longest hold that is
+/// rehearsed, half an hour.
+const MAX_STEPS: usize = 92;
 /// Growth is forgotten over two hours (costmodel.md 3): 240 steps.
 const MEMORY_STEPS: f32 = 240.0;
-/// The share of the past whose growth fits into the headroom (costmodel.md 3: p = 0.8 and 0.9 lie
-/// on one frontier of attainment against cost).
-const QUANTILE: f32 = 0.8;
 /// A new start stands as if this many steps (half an hour) had grown by up to the edge of this
 /// bucket, a seventh of one busy replica: a single step within the first hour is no rule.
 const ASSUMED_STEPS: f32 = 60.0;
@@ -46,19 +44,18 @@ impl Default for Headroom {
 }
 
 impl Headroom {
-    /// Notes the work demanded now, at most once a step.
-    pub(super) fn note(&mut self, work: f64, cold_start_ms: u64, now: Moment) {
+    /// Notes the work demanded now, at most once a step; whether it did.
+    pub(super) fn note(&mut self, work: f64, cold_start_ms: u64, now: Moment) -> bool {
         let since_ms = self.noted_at.map_or(STEP_MS, |at| now.millis_since(at));
         if since_ms < STEP_MS {
-            return;
+            return false;
         }
-        if since_ms > 3 * STEP_MS {
+        if self.is_interrupted(now) {
             self.work.clear();
         }
         self.noted_at = Some(now);
         // The order itself is seen a window late, so the horizon is a cold start and a minute.
-        let lag = usize::try_from((cold_start_ms + 60_000).div_ceil(STEP_MS)).unwrap_or(MAX_STEPS);
-        let lag = lag.min(MAX_STEPS);
+        let lag = lag(cold_start_ms + 60_000);
         if let Some(before) = self.work.len().checked_sub(lag).and_then(|i| self.work.get(i)) {
             let growth = compact((work - f64::from(*before)) / scale(f64::from(*before)));
             let bucket = EDGES.iter().position(|edge| growth <= *edge).unwrap_or(EDGES.len() - 1);
@@ -73,17 +70,38 @@ impl Headroom {
         if self.work.len() > MAX_STEPS {
             self.work.pop_front();
         }
+        true
     }
 
-    /// The growth to provide for, in √work.
-    pub(super) fn growth(&self) -> f64 {
+    /// Whether more than a step or two have not been seen.
+    pub(super) fn is_interrupted(&self, now: Moment) -> bool {
+        self.noted_at.is_some_and(|at| now.millis_since(at) > 3 * STEP_MS)
+    }
+
+    /// The level by which a fleet with that hold orders now, and the lowest of the last cold start,
+    /// by which those that serve were ordered.
+    pub(super) fn levels(&self, hold_ms: u64, cold_start_ms: u64) -> (f64, f64) {
+        let (hold, lag) = (lag(hold_ms + STEP_MS), lag(cold_start_ms));
+        let held = |back: usize| {
+            let until = self.work.len().saturating_sub(back);
+            let span = self.work.range(until.saturating_sub(hold)..until);
+            span.copied().fold(0.0, f32::max)
+        };
+        let ordered = held(0);
+        let last = lag.min(self.work.len().saturating_sub(1));
+        let serving = (1..=last).map(held).fold(ordered, f32::min);
+        (f64::from(ordered), f64::from(serving))
+    }
+
+    /// The growth, in √work, into which this share of the past fits.
+    pub(super) fn growth(&self, share: f32) -> f64 {
         let total: f32 = self.counts.iter().sum();
         let mut below = 0.0;
         let mut lower_edge = 0.0;
         for (count, edge) in self.counts.iter().zip(EDGES) {
-            if below + count >= QUANTILE * total {
-                let share = (QUANTILE * total - below) / count.max(f32::MIN_POSITIVE);
-                return f64::from(lower_edge + (edge - lower_edge) * share.clamp(0.0, 1.0));
+            if below + count >= share * total {
+                let part = (share * total - below) / count.max(f32::MIN_POSITIVE);
+                return f64::from(lower_edge + (edge - lower_edge) * part.clamp(0.0, 1.0));
             }
             below += count;
             lower_edge = edge;
@@ -97,8 +115,13 @@ pub(super) fn at(work: f64, growth: f64) -> f64 {
     growth * scale(work)
 }
 
-fn scale(work: f64) -> f64 {
+/// The scale on which growth is alike at all levels.
+pub(super) fn scale(work: f64) -> f64 {
     work.max(WORK_FLOOR).sqrt()
+}
+
+fn lag(span_ms: u64) -> usize {
+    usize::try_from(span_ms.div_ceil(STEP_MS)).unwrap_or(MAX_STEPS).min(MAX_STEPS)
 }
 
 #[cfg(test)]
@@ -116,15 +139,15 @@ mod tests {
 
     #[test]
     fn constant_work_needs_no_headroom() {
-        assert!(learned(|_| 4.0).growth() <= 0.0);
+        assert!(learned(|_| 4.0).growth(0.8) <= 0.0);
     }
 
     #[test]
     fn before_enough_was_seen_the_growth_is_assumed() {
         let headroom = Headroom::default();
         // Four fifths into the bucket from 0.1 to 0.15: 0.14; at work 4, 0.14 · √4 = 0.28.
-        assert!((headroom.growth() - 0.14).abs() < 1e-6);
-        assert!((at(4.0, headroom.growth()) - 0.28).abs() < 1e-6);
+        assert!((headroom.growth(0.8) - 0.14).abs() < 1e-6);
+        assert!((at(4.0, headroom.growth(0.8)) - 0.28).abs() < 1e-6);
     }
 
     #[test]
@@ -132,13 +155,13 @@ mod tests {
         // +0.05 a step, horizon 120 s + 60 s = 6 steps: +0.3 within it, at work 9..33. On the
         // √ scale that is 0.3/√(33-0.3) = 0.052 to 0.3/√8.7 = 0.10; the last two hours reach
         // from work 21 on, 0.3/√21 = 0.065.
-        let growth = learned(|step| 9.0 + 0.05 * f64::from(step)).growth();
+        let growth = learned(|step| 9.0 + 0.05 * f64::from(step)).growth(0.8);
         assert!((0.05..=0.1).contains(&growth), "{growth}");
     }
 
     #[test]
     fn a_falling_level_needs_none() {
-        assert!(learned(|step| 30.0 - 0.05 * f64::from(step)).growth() <= 0.0);
+        assert!(learned(|step| 30.0 - 0.05 * f64::from(step)).growth(0.8) <= 0.0);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Must not look at queues: what waits leads in `queue`, the level follows what is demanded.
 
 mod learned;
+mod pool;
 mod price;
 #[cfg(test)]
 mod tests;
@@ -11,10 +12,11 @@ use super::members::Seen;
 use super::number::ceil_count;
 use super::supply::Supply;
 use super::window::Means;
-use super::{LevelSource, Profile, Reason, Rule, Spec, Vote, headroom};
+use super::{LevelSource, Part, Profile, Reason, Rule, Spec, Vote, headroom};
 #[cfg(test)]
 use learned::Saturation;
 pub(super) use learned::{Figures, Learned};
+pub(super) use pool::replicas;
 pub(super) use price::Price;
 
 /// Share of the fitted capacity that is trusted before anything was seen, and factor on the
@@ -25,8 +27,11 @@ const TRUST_BEYOND_SEEN: f64 = 1.3;
 pub(super) const TRUST_TRIAL: f64 = 0.85;
 /// Share of the in-flight reference that survivors of a step down may carry, until learned.
 const IN_FLIGHT_CARRY: f64 = 0.7;
-/// ±5 % noise on the inputs moves a need by at most 1.05/0.95.
-pub(super) const NOISE: f64 = 1.05 / 0.95;
+/// However large the margin, a replica is planned with this share of its capacity.
+const RHO_SHARE_MIN: f64 = 0.3;
+/// Noise of ±5 % on each sample of each replica moves the mean of a minute, twelve samples at
+/// least, by 5 %/√3/√12 = 0.8 % (one sigma): three of them each way.
+const NOISE: f64 = 1.05;
 /// Work below this is none: one token in a quarter of an hour.
 const NO_WORK: f64 = 1e-6;
 
@@ -54,8 +59,14 @@ pub(super) struct Level {
     pub(super) recent_work: f64,
     /// Of the work, what was served over the last seconds.
     pub(super) recent_served: f64,
+    /// The same without what only the number of arrivals says.
+    pub(super) recent_balance: f64,
     pub(super) headroom: f64,
-    /// Utilisation trusted of a replica.
+    /// Utilisation at which a replica is full, as far as it is trusted.
+    pub(super) cap: f64,
+    /// What waiting needs of a pool.
+    pub(super) margin: f64,
+    /// Utilisation planned for a replica of this pool.
     pub(super) rho: Option<f64>,
     /// Engine seconds of one mean request.
     pub(super) request_s: Option<f64>,
@@ -82,7 +93,10 @@ impl Level {
             recent_work: 0.0,
             price: None,
             recent_served: 0.0,
+            recent_balance: 0.0,
             headroom: 0.0,
+            cap: 0.0,
+            margin: 0.0,
             rho: None,
             request_s: None,
             need: None,
@@ -97,6 +111,7 @@ impl Level {
 /// Asks the best source that is in force.
 pub(super) fn ask(ask: &Ask<'_>, figures: &Figures, band: &Band) -> Level {
     if ask.spec.target_in_flight.is_none()
+        && ask.spec.has(Part::Demand)
         && let Some(minute) = ask.minute
         && let Some(price) = Price::of(ask, minute, figures)
     {
@@ -107,35 +122,49 @@ pub(super) fn ask(ask: &Ask<'_>, figures: &Figures, band: &Band) -> Level {
 
 fn by_work(ask: &Ask<'_>, minute: &Means, price: &Price, figures: &Figures, band: &Band) -> Level {
     let work = price.demanded(minute);
-    let headroom = if work > NO_WORK { headroom::at(work, figures.growth) } else { 0.0 };
+    let headroom = if work > NO_WORK && ask.spec.has(Part::Headroom) {
+        headroom::at(work, figures.growth)
+    } else {
+        0.0
+    };
     let n_live = f64::from(ask.seen.live.max(1));
     let trusted = match price.source {
-        LevelSource::CostModel => {
+        LevelSource::CostModel if ask.spec.has(Part::Trust) => {
             let now = if figures.healthy { price.served(minute) / n_live } else { 0.0 };
-            let seen = TRUST_BEYOND_SEEN * price.of_flow(figures.healthiest).max(now);
-            price.rho.min(seen.max(TRUST_UNSEEN * price.rho))
+            let seen = price.of_flow(figures.healthiest).max(now).max(figures.reach);
+            price.cap.min((TRUST_BEYOND_SEEN * seen).max(TRUST_UNSEEN * price.cap))
         }
         // Measured at saturation, not extrapolated.
-        LevelSource::Saturation | LevelSource::InFlight | LevelSource::Unlearned => price.rho,
+        LevelSource::CostModel
+        | LevelSource::Saturation
+        | LevelSource::InFlight
+        | LevelSource::Unlearned => price.cap,
     };
-    let trial = trusted.max(TRUST_TRIAL * price.rho);
+    let trial = trusted.max(TRUST_TRIAL * price.cap);
     // How much one of them carries, a minute that others have shared does not tell: until then the
     // queue raises, and the level only where the fit itself says so.
-    let rho = if figures.trial || !figures.settled { trial } else { trusted };
+    let cap = if figures.trial || !figures.settled { trial } else { trusted };
+    let margin = price.margin * figures.margin.unwrap_or(1.0);
     let load = work + headroom;
-    let need = load / rho;
+    let need = replicas(load, cap, margin);
+    // What each carries in a pool of the larger of what there is and what is needed.
+    let pool = need.max(f64::from(ask.supply.base)).max(1.0);
+    let rho = cap * (1.0 - margin / pool.sqrt()).max(RHO_SHARE_MIN);
     Level {
         source: price.source,
         work: Some(work),
         recent_work: ask.recent.map_or(work, |recent| price.demanded(recent)),
+        recent_balance: ask.recent.map_or(work, |recent| price.balance(recent)),
         price: Some(*price),
         recent_served: ask.recent.map_or(0.0, |recent| price.served(recent)),
         headroom,
+        cap,
+        margin,
         rho: Some(rho),
         request_s: price.request_s,
         need: Some(need),
-        carry: Some(load / trusted),
-        carry_trial: Some(load / trial),
+        carry: Some(replicas(load, trusted, margin)),
+        carry_trial: Some(replicas(load, trial, margin)),
         want: Some(band.count(need, ask.supply.base)),
         reason: Reason::Work { work, headroom, rho, need },
     }

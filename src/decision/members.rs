@@ -97,7 +97,8 @@ pub(super) struct Seen {
     pub(super) oldest_at: Option<Moment>,
     /// Age of the oldest fresh reading.
     pub(super) age_ms: Option<u64>,
-    /// Mean time between tokens and to the first token were within the SLO, where known.
+    /// Over all live replicas, the mean times to the first token and between tokens were within the
+    /// SLO, where known.
     pub(super) slo_kept: bool,
     /// A start that was seen to end: creation to ready, milliseconds.
     pub(super) start_took_ms: Option<u64>,
@@ -137,7 +138,7 @@ impl Members {
         now: Moment,
     ) -> Seen {
         self.align(engines);
-        let mut seen = Seen { whole: true, learnable: true, slo_kept: true, ..Seen::default() };
+        let mut seen = Seen { whole: true, learnable: true, ..Seen::default() };
         let ready = count_of(engines.iter().filter(|e| e.phase == Phase::Ready).count());
         for (member, engine) in self.list.iter_mut().zip(engines) {
             match engine.phase {
@@ -150,7 +151,7 @@ impl Members {
                         let ready_at = now.minus_millis(engine.ready_ms.unwrap_or(0));
                         seen.start_took_ms = Some(ready_at.millis_since(since));
                     }
-                    member.read(engine, ready, slo, cost, &mut seen);
+                    member.read(engine, ready, cost, &mut seen);
                 }
             }
         }
@@ -158,6 +159,7 @@ impl Members {
             self.look_for_idle(engines, &mut seen);
         }
         seen.learnable &= seen.live > 0;
+        seen.slo_kept = seen.rates.keep(slo);
         seen
     }
 
@@ -224,14 +226,7 @@ impl Member {
         self.last.and_then(|sample| sample.running).unwrap_or(0.0)
     }
 
-    fn read(
-        &mut self,
-        engine: &Engine,
-        n_ready: u32,
-        slo: Slo,
-        cost: &mut CostModel,
-        seen: &mut Seen,
-    ) {
+    fn read(&mut self, engine: &Engine, n_ready: u32, cost: &mut CostModel, seen: &mut Seen) {
         let (sample, age_ms) = match &engine.reading {
             Reading::Fresh { value, age_ms } => (value, *age_ms),
             Reading::Stale { why, .. } | Reading::Missing { why } => {
@@ -249,7 +244,7 @@ impl Member {
         seen.answered += 1;
         let sample = sample.cleaned();
         self.take(&sample, n_ready, cost);
-        self.add_to(&sample, age_ms, slo, seen);
+        self.add_to(&sample, age_ms, seen);
     }
 
     /// Moves on to a newer sample; the same sample again changes nothing.
@@ -292,7 +287,7 @@ impl Member {
         self.flat_ms >= FROZEN_MS && self.flat_samples >= FROZEN_SAMPLES
     }
 
-    fn add_to(&self, sample: &EngineSample, age_ms: u64, slo: Slo, seen: &mut Seen) {
+    fn add_to(&self, sample: &EngineSample, age_ms: u64, seen: &mut Seen) {
         seen.age_ms = seen.age_ms.max(Some(age_ms));
         seen.oldest_at = Some(seen.oldest_at.map_or(sample.at, |oldest| oldest.min(sample.at)));
         if sample.asleep == Some(true) {
@@ -335,11 +330,7 @@ impl Member {
             && (sample.kv_usage.is_some() || sample.kv_tokens.is_some());
         match &self.rates {
             None => seen.whole = false,
-            Some(rates) => {
-                seen.slo_kept &= rates.ttft_s.is_none_or(|ttft| ttft <= slo.ttft_s)
-                    && rates.itl_s.is_none_or(|itl| itl <= slo.tpot_s);
-                seen.rates.add(rates);
-            }
+            Some(rates) => seen.rates.add(rates),
         }
     }
 }

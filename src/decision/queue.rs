@@ -208,13 +208,15 @@ fn backlog(
 ) -> (Option<u32>, Reason) {
     let supply = ask.supply;
     let cold_start_s = seconds(supply.cold_start_ms);
-    // While something waits, the last seconds tell a step sooner than the last minute.
-    let work = level.work.unwrap_or(0.0).max(level.recent_work);
+    // While a queue stands, the last seconds tell a step sooner than the last minute. A request or
+    // two between two steps are no queue, and those seconds then tell chance.
+    let stands = waiting >= f64::from(ask.seen.live);
+    let work = level.work.unwrap_or(0.0).max(if stands { level.recent_work } else { 0.0 });
     let ready = f64::from(serving(ask));
     let waiting_s = waiting * request_s;
     // Under a queue a replica does more than it should be planned for; measured where it can be.
     let saturated = figures.saturation.and_then(|saturation| saturation.finished).unwrap_or(0.0);
-    let each = rho.max((saturated * request_s).min(1.0));
+    let each = rho.max(level.cap).max((saturated * request_s).min(1.0));
     let cleared = (ready * each).max(level.recent_served);
     let growth_s = (work - cleared) * cold_start_s;
     let work_s = waiting_s + growth_s - each * supply.head_start_s();

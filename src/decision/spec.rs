@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Rule, Vote};
+use super::Part;
 
 /// The policy of one workload. Every field is in range by construction (`trigger` checks).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -40,11 +40,10 @@ pub struct Spec {
     pub hpa_tolerance: Option<f64>,
     /// The interval between ticks in milliseconds: 5,000 for direct scrapes, 15,000 for Prometheus.
     pub tick_ms: u64,
-    /// A rule that has no say, to measure what it is worth; nothing that a user writes sets it.
-    /// [`Rule::Demand`], [`Rule::Queue`], [`Rule::Kv`] and [`Rule::Ghost`] can be silenced; the others
-    /// are bounds, safety, or see nothing where that is measured.
+    /// A part of the decision that is left out, to measure what it is worth. Default none; no
+    /// metadata sets it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub without: Option<Rule>,
+    pub without: Option<Part>,
 }
 
 impl Default for Spec {
@@ -72,17 +71,17 @@ impl Default for Spec {
 }
 
 impl Spec {
-    /// The vote, unless its rule has no say.
-    pub(super) fn heard(&self, vote: Vote) -> Vote {
-        if self.without == Some(vote.rule) { Vote { want: None, ..vote } } else { vote }
-    }
-
     /// `count` within the bounds; a maximum of 0 counts as 1, and a maximum below the
     /// minimum wins.
     #[must_use]
     pub fn clamp(&self, count: u32) -> u32 {
         let max = self.max.max(1);
         count.clamp(self.min.min(max), max)
+    }
+
+    /// Whether a part of the decision is in force.
+    pub(super) fn has(&self, part: Part) -> bool {
+        self.without != Some(part)
     }
 }
 

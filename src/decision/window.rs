@@ -16,7 +16,7 @@ pub(super) const WINDOW_MS: u64 = 60_000;
 /// Span of the mean that leads while something waits.
 pub(super) const RECENT_MS: u64 = 15_000;
 const SLOT_MS: u64 = 5_000;
-const FLOWS: usize = 8;
+const FLOWS: usize = 12;
 
 /// The slots of the last minute, oldest first: at most thirteen of five seconds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -38,6 +38,8 @@ pub(super) type Flow = [f64; 3];
 /// Means over a span.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Means {
+    /// Seconds of the span.
+    pub(super) span_s: f64,
     /// Prompt tokens per second.
     pub(super) prompt: f64,
     /// Generated tokens per second.
@@ -46,20 +48,29 @@ pub(super) struct Means {
     pub(super) finished: f64,
     /// Requests arrived per second.
     pub(super) arrived: f64,
-    /// Requests per second by which a queue was worked off.
-    pub(super) drained: f64,
+    /// Requests per second by which a queue grew; negative while it was worked off.
+    pub(super) queued: f64,
     /// Requests in flight.
     pub(super) in_flight: f64,
     /// Requests running.
     pub(super) running: f64,
     /// Sum of KV use over replicas.
     pub(super) kv_used: f64,
+    /// Mean time to the first token, where known.
+    pub(super) ttft_s: Option<f64>,
+    /// Mean time between tokens, where known.
+    pub(super) itl_s: Option<f64>,
 }
 
 impl Means {
     /// What was served.
     pub(super) fn served(&self) -> Flow {
         [self.prompt, self.generated, self.finished]
+    }
+
+    /// Requests that waited, in the mean.
+    pub(super) fn waiting(&self) -> f64 {
+        (self.in_flight - self.running).max(0.0)
     }
 }
 
@@ -78,10 +89,14 @@ impl Window {
             seen.rates.generated,
             seen.rates.finished,
             seen.rates.arrived,
-            seen.rates.queued.map(|growth| -growth),
+            seen.rates.queued,
             seen.in_flight(),
             seen.running,
             seen.kv_used,
+            seen.rates.ttft_sum,
+            seen.rates.ttft_count,
+            seen.rates.itl_sum,
+            seen.rates.itl_count,
         ]
         .map(|flow| compact(flow.unwrap_or(0.0) * seconds(step_ms)));
         match self.slots.back_mut() {
@@ -117,8 +132,32 @@ impl Window {
         if covered_ms + SLOT_MS < span_ms {
             return None;
         }
-        let [prompt, generated, finished, arrived, drained, in_flight, running, kv_used] =
-            sums.map(|sum| (sum / seconds(covered_ms)).max(0.0));
-        Some(Means { prompt, generated, finished, arrived, drained, in_flight, running, kv_used })
+        let span_s = seconds(covered_ms);
+        let [
+            prompt,
+            generated,
+            finished,
+            arrived,
+            queued,
+            in_flight,
+            running,
+            kv_used,
+            latencies @ ..,
+        ] = sums.map(|sum| sum / span_s);
+        let [ttft_sum, ttft_count, itl_sum, itl_count] = latencies;
+        let mean = |sum: f64, count: f64| (count > 0.0).then(|| sum / count);
+        Some(Means {
+            span_s,
+            prompt,
+            generated,
+            finished,
+            arrived: arrived.max(0.0),
+            queued,
+            in_flight,
+            running,
+            kv_used,
+            ttft_s: mean(ttft_sum, ttft_count),
+            itl_s: mean(itl_sum, itl_count),
+        })
     }
 }

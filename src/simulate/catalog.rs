@@ -5,7 +5,7 @@
 use super::baselines;
 use super::candidate::{Candidate, Context, Why};
 use super::product::Ghostscaler;
-use crate::decision::{Rule, Spec, ZeroAfter};
+use crate::decision::{Part, Spec, ZeroAfter};
 
 /// The product's name among the policies.
 const OURS: &str = "ghostscaler";
@@ -79,15 +79,16 @@ fn ours() -> Candidate {
     Candidate::new(OURS, "", Why::Default, |context| Ghostscaler::new(spec(context)))
 }
 
-/// The product with one rule off at a time, of those that see something in a simulation.
+/// The product with one part left out at a time, of those that see something in a simulation.
 pub(super) fn ablations() -> Vec<Candidate> {
-    let without = |rule: Rule| {
-        let setting = format!("without {}", rule.label());
+    let without = |part: Part| {
+        let setting = format!("without {}", part.label());
         Candidate::new(OURS, setting, Why::Ablation, move |context| {
-            Ghostscaler::new(Spec { without: Some(rule), ..spec(context) })
+            Ghostscaler::new(Spec { without: Some(part), ..spec(context) })
         })
     };
-    [Rule::Demand, Rule::Queue, Rule::Kv, Rule::Ghost].map(without).into()
+    // No simulated engine shows its GPU.
+    Part::ALL.into_iter().filter(|part| *part != Part::GpuCeiling).map(without).collect()
 }
 
 fn spec(context: &Context) -> Spec {

@@ -1,5 +1,7 @@
 //! Every form that the command takes, and the keys of what it prints.
 
+use ghostscaler::decision::Part;
+
 use super::*;
 
 const KEYS: [&str; 11] = [
@@ -218,7 +220,7 @@ fn policies_are_asked_for_by_name_and_times_as_people_write_them() {
 }
 
 #[test]
-fn each_rule_of_ours_can_be_off_and_then_stands_apart_from_the_results() {
+fn each_part_of_ours_can_be_left_out_and_then_stands_apart_from_the_results() {
     let (_dir, path) = file("trace.csv", &plain(240));
     let found = results(&format!(
         "--trace {} --trace-format csv --ablations --no-references",
@@ -230,7 +232,9 @@ fn each_rule_of_ours_can_be_off_and_then_stands_apart_from_the_results() {
         .iter()
         .map(|row| row["setting"].as_str().unwrap())
         .collect();
-    assert_eq!(settings, ["without demand", "without queue", "without kv", "without ghost"]);
+    let parts = Part::ALL.into_iter().filter(|part| *part != Part::GpuCeiling);
+    let expected: Vec<String> = parts.map(|part| format!("without {}", part.label())).collect();
+    assert_eq!(settings, expected);
     assert_eq!(rows(&found, "ghostscaler").len(), 1, "ours at its defaults");
 }
 

@@ -20,13 +20,13 @@ pub(super) struct Normal {
 }
 
 impl Normal {
-    /// Forgets all but `keep` of what is known and adds a row with the target 1.
-    pub(super) fn add(&mut self, row: &[f64; N], weight: f64, keep: f64) {
+    /// Forgets all but `keep` of what is known and adds a row with its target.
+    pub(super) fn add(&mut self, row: &[f64; N], target: f64, weight: f64, keep: f64) {
         for (i, value) in row.iter().enumerate() {
             for (j, other) in row.iter().enumerate() {
                 self.left[i][j] = self.left[i][j] * keep + weight * value * other;
             }
-            self.right[i] = self.right[i] * keep + weight * value;
+            self.right[i] = self.right[i] * keep + weight * value * target;
         }
     }
 

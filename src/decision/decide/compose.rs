@@ -27,7 +27,7 @@ pub(super) fn compose(
 ) -> Outcome {
     let supply = &said.supply;
     let mut votes = Vec::with_capacity(Rule::ALL.len());
-    let mut demand = spec.heard(said.level.vote());
+    let mut demand = said.level.vote();
     demand.want = demand.want.map(|want| supply.orderable(want));
     let raising = [demand, said.queue_vote, said.kv_vote, said.ceiling.vote, said.wake_vote];
     let asked = raising.iter().filter_map(|vote| vote.want).max().unwrap_or(0);
@@ -37,8 +37,7 @@ pub(super) fn compose(
     let may_release = said.fresh
         && asked <= supply.base
         && !observation.replicas.rollout
-        && !said.ceiling.refuses_down
-        && spec.without != Some(Rule::Ghost);
+        && !said.ceiling.refuses_down;
     let surplus = state
         .ghost
         .surplus(&state.evidence, &said.level, &state.learned.band, supply)

@@ -5,13 +5,15 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::pool::Feedback;
 use super::{Ask, Band, Level};
-use crate::decision::Moment;
 use crate::decision::cost::CostModel;
 use crate::decision::headroom::Headroom;
 use crate::decision::number::{larger, seconds};
+use crate::decision::rehearsal::{Rehearsal, Terms};
 use crate::decision::supply::Supply;
-use crate::decision::window::{Flow, RECENT_MS, WINDOW_MS};
+use crate::decision::window::{Flow, Means, RECENT_MS, WINDOW_MS};
+use crate::decision::{Moment, Part};
 
 /// Request lengths are averaged over ten minutes of traffic: several request durations.
 const LENGTHS_S: f64 = 600.0;
@@ -23,8 +25,6 @@ const LENGTHS_STRETCH: f64 = 3.0;
 const SATURATED_S: f64 = 30.0;
 /// The highest healthy rate fades over a day, so that an early misfit does not stay.
 const HEALTHY_MEMORY_S: f64 = 86_400.0;
-/// A minute's mean speaks for a healthy replica once most of that minute was healthy.
-const HEALTHY_MS: u64 = WINDOW_MS - RECENT_MS;
 
 /// What is learned, between ticks.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -32,11 +32,14 @@ const HEALTHY_MS: u64 = WINDOW_MS - RECENT_MS;
 pub(in crate::decision) struct Learned {
     lengths: Lengths,
     request_s: Option<f64>,
-    pub(in crate::decision) headroom: Headroom,
+    headroom: Headroom,
+    rehearsal: Rehearsal,
+    feedback: Feedback,
     pub(in crate::decision) band: Band,
     /// A single step down went beyond what had been seen, and nothing speaks against it yet.
     pub(in crate::decision) trial: bool,
-    healthy_for_ms: u64,
+    /// The last minute was one of the present replicas, without a backlog and with the SLO kept.
+    healthy: bool,
     /// Live replicas at the last tick, and for how long there have been as many.
     live: u32,
     live_for_ms: u64,
@@ -60,8 +63,14 @@ pub(in crate::decision) struct Figures {
     pub(in crate::decision) costs: Option<[f64; 4]>,
     /// Rows behind them, usable or not.
     pub(in crate::decision) rows: f64,
+    /// How busy a replica has been while the cost model was right.
+    pub(in crate::decision) reach: f64,
     /// Growth of work within a cold start, in √work.
     pub(in crate::decision) growth: f64,
+    /// The hold that a rehearsal found best.
+    pub(in crate::decision) hold_ms: Option<u64>,
+    /// What observed waiting makes of a pool's margin, as a factor.
+    pub(in crate::decision) margin: Option<f64>,
     /// What a replica served at most with no backlog and the SLO kept.
     pub(in crate::decision) healthiest: Flow,
     /// The last minute was healthy, so its rate counts too.
@@ -164,9 +173,12 @@ impl Learned {
         Figures {
             costs: cost.is_usable().then(|| cost.costs()),
             rows: cost.rows(),
-            growth: self.headroom.growth(),
+            reach: cost.reach(),
+            growth: self.headroom.growth(self.rehearsal.quantile()),
+            hold_ms: self.rehearsal.hold_ms(),
+            margin: Some(self.feedback.correction()),
             healthiest: self.healthiest,
-            healthy: self.healthy_for_ms >= HEALTHY_MS,
+            healthy: self.healthy,
             settled: self.live_for_ms >= WINDOW_MS,
             most_in_flight: self.most_in_flight,
             running_limit: self.running_limit,
@@ -200,20 +212,23 @@ impl Learned {
         self.live = seen.live;
         self.request_s = level.request_s.or(self.request_s);
         let queued = seen.waiting.unwrap_or(0.0) + seen.stuck_waiting;
-        if let Some(work) = level.work.filter(|_| seen.whole) {
-            self.headroom.note(work, ask.supply.cold_start_ms, now);
+        let settled = self.live_for_ms >= WINDOW_MS;
+        if seen.whole {
+            self.note_demand(ask, level, step_s, now);
+            if settled && ask.supply.starting == 0 && ask.spec.has(Part::Feedback) {
+                self.feedback.note(ask, level, step_s);
+            }
         }
-        // A replica that has only just answered is no sign of ill health, but none of health.
-        let calm = queued <= 0.0 && seen.slo_kept;
-        let healthy = calm && seen.whole && seen.live > 0;
-        if healthy {
-            self.healthy_for_ms = self.healthy_for_ms.saturating_add(step_ms);
-        } else if !calm {
-            self.healthy_for_ms = 0;
-        }
+        // Less than one waiting request a replica is the scheduler between two steps.
+        let calm = queued < n_live && seen.slo_kept;
+        self.healthy = seen.whole
+            && seen.live > 0
+            && settled
+            && seen.stuck_waiting <= 0.0
+            && ask.minute.is_some_and(|minute| is_healthy(minute, ask, n_live));
         let fade = HEALTHY_MEMORY_S / (HEALTHY_MEMORY_S + step_s);
         self.healthiest = self.healthiest.map(|rate| rate * fade);
-        if let Some(minute) = ask.minute.filter(|_| self.healthy_for_ms >= HEALTHY_MS) {
+        if let Some(minute) = ask.minute.filter(|_| self.healthy) {
             let served = minute.served().map(|rate| rate / n_live);
             let rank = |flow: Flow| match &level.price {
                 Some(price) => price.of_flow(flow),
@@ -223,7 +238,7 @@ impl Learned {
                 self.healthiest = served;
             }
         }
-        if healthy {
+        if calm && seen.whole && queued <= 0.0 {
             self.most_in_flight = larger(self.most_in_flight, seen.most_in_flight);
         }
         // What waits in a sample or two is the scheduler between two steps.
@@ -252,6 +267,34 @@ impl Learned {
             self.running_limit = Some(limit / n_live);
         }
     }
+
+    /// Learns from what was demanded, whatever the replicas made of it.
+    fn note_demand(&mut self, ask: &Ask<'_>, level: &Level, step_s: f64, now: Moment) {
+        let Some((work, price)) = level.work.zip(level.price.as_ref()) else { return };
+        let cold_start_ms = ask.supply.cold_start_ms;
+        if self.headroom.is_interrupted(now) {
+            self.rehearsal.interrupt();
+        }
+        self.rehearsal.demanded(level.recent_balance, step_s);
+        if self.headroom.note(work, cold_start_ms, now) && ask.spec.has(Part::Rehearsal) {
+            let terms = Terms {
+                cap: price.cap,
+                margin: level.margin,
+                cold_start_ms,
+                slo_ttft_s: seconds(ask.spec.slo_ttft_ms),
+                min: ask.spec.min,
+            };
+            self.rehearsal.step(&self.headroom, &terms);
+        }
+    }
+}
+
+/// A minute without a backlog in which the means kept the SLO.
+fn is_healthy(minute: &Means, ask: &Ask<'_>, n_live: f64) -> bool {
+    let kept = |mean_s: Option<f64>, target_ms| mean_s.is_none_or(|s| s <= seconds(target_ms));
+    minute.waiting() < n_live
+        && kept(minute.ttft_s, ask.spec.slo_ttft_ms)
+        && kept(minute.itl_s, ask.spec.slo_tpot_ms)
 }
 
 #[cfg(test)]

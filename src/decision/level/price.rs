@@ -3,15 +3,17 @@
 //! Must not remember anything: it is worked out anew each tick from what was learned.
 
 use super::learned::Figures;
-use super::{Ask, Means};
+use super::{Ask, Means, pool};
 use crate::decision::LevelSource;
 use crate::decision::window::Flow;
 
 /// Utilisation that a replica is never planned below or above. Below 0.3 the targets cannot be met
 /// by more replicas either; above 0.95 waiting times grow without bound.
-const RHO_RANGE: (f64, f64) = (0.3, 0.95);
+const CAP_RANGE: (f64, f64) = (0.3, 0.95);
 /// Utilisation planned against a throughput that was measured at saturation.
-const RHO_SATURATION: f64 = 0.85;
+const CAP_SATURATION: f64 = 0.85;
+/// Standard deviations of a number of arrivals that pass for chance.
+const CHANCE: f64 = 3.0;
 /// Share of the KV cache that residents may fill (costmodel.md 3).
 const KV_SHARE: f64 = 0.9;
 
@@ -24,8 +26,13 @@ pub(in crate::decision) struct Price {
     finished_s: f64,
     /// One mean request, where its length is known.
     pub(in crate::decision) request_s: Option<f64>,
-    /// Utilisation that a replica can carry inside the SLO.
-    pub(in crate::decision) rho: f64,
+    /// Seconds of the mean prompt, and of an empty step.
+    pub(in crate::decision) prompt_each_s: f64,
+    pub(in crate::decision) step_s: f64,
+    /// Utilisation that a replica can carry: above it tokens come too slowly, or requests do not fit.
+    pub(in crate::decision) cap: f64,
+    /// What waiting needs of a pool beyond that; see [`super::pool`].
+    pub(in crate::decision) margin: f64,
 }
 
 impl Price {
@@ -52,7 +59,10 @@ impl Price {
             generated_s,
             finished_s,
             request_s,
-            rho: RHO_SATURATION,
+            prompt_each_s: 0.0,
+            step_s: 0.0,
+            cap: CAP_SATURATION,
+            margin: 0.0,
         })
     }
 
@@ -66,16 +76,21 @@ impl Price {
         prompt * self.prompt_s + generated * self.generated_s + finished * self.finished_s
     }
 
-    /// Work demanded: what came, where that is more than what was served. Service equals capacity
-    /// at saturation and hides the rest; and while a queue is worked off it is more than demand.
-    pub(super) fn demanded(&self, means: &Means) -> f64 {
-        let served = self.served(means);
-        match self.request_s {
-            Some(request_s) => {
-                (served - means.drained * request_s).max(means.arrived * request_s).max(0.0)
-            }
-            None => served,
-        }
+    /// Work of the prompts and answers that came: what was served and what the queue grew by.
+    pub(in crate::decision) fn balance(&self, means: &Means) -> f64 {
+        let queued = self.request_s.map_or(0.0, |request_s| means.queued * request_s);
+        (self.served(means) + queued).max(0.0)
+    }
+
+    /// Work demanded. The balance knows what came from what was done, hardly with noise; requests
+    /// that came tell a rise sooner where answers are long, but their number is a matter of chance.
+    /// So they count as far as chance does not explain them: the larger of two noisy numbers would
+    /// be too large most of the time.
+    pub(in crate::decision) fn demanded(&self, means: &Means) -> f64 {
+        let balance = self.balance(means);
+        let Some(request_s) = self.request_s else { return balance };
+        let chance = CHANCE * (means.arrived / means.span_s.max(1.0)).sqrt();
+        balance.max((means.arrived - chance) * request_s)
     }
 }
 
@@ -85,6 +100,7 @@ fn by_cost_model(ask: &Ask<'_>, minute: &Means, costs: [f64; 4], figures: &Figur
     let kv_each = if minute.running > 0.0 { minute.kv_used / minute.running } else { 0.0 };
     let generated_s = token_s + kv_s * kv_each;
     let lengths = figures.request;
+    let prompt_each_s = lengths.map_or(0.0, |(prompt, _)| prompt * prompt_s);
     let request_s = lengths.map(|(prompt, generated)| prompt * prompt_s + generated * generated_s);
 
     // Little's law: step time at utilisation x is t0/(1-x), so it keeps the target up to 1-t0/target.
@@ -106,6 +122,9 @@ fn by_cost_model(ask: &Ask<'_>, minute: &Means, costs: [f64; 4], figures: &Figur
         generated_s,
         finished_s: 0.0,
         request_s: request_s.filter(|request_s| *request_s > 0.0),
-        rho: by_latency.min(by_residents).clamp(RHO_RANGE.0, RHO_RANGE.1),
+        prompt_each_s,
+        step_s,
+        cap: by_latency.min(by_residents).clamp(CAP_RANGE.0, CAP_RANGE.1),
+        margin: pool::margin(ask, prompt_each_s + step_s),
     }
 }

@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::add;
+use super::{Slo, add};
 use crate::decision::EngineSample;
 use crate::decision::number::seconds;
 
@@ -30,10 +30,12 @@ pub(in crate::decision) struct Rates {
     pub(in crate::decision) steps: Option<f64>,
     /// Preemptions.
     pub(in crate::decision) preemptions: Option<f64>,
-    /// Mean time to first token of the interval, seconds; not summed.
-    pub(in crate::decision) ttft_s: Option<f64>,
-    /// Mean time between tokens of the interval, seconds; not summed.
-    pub(in crate::decision) itl_s: Option<f64>,
+    /// Seconds that first tokens took, and first tokens.
+    pub(in crate::decision) ttft_sum: Option<f64>,
+    pub(in crate::decision) ttft_count: Option<f64>,
+    /// Seconds between tokens, and tokens after the first.
+    pub(in crate::decision) itl_sum: Option<f64>,
+    pub(in crate::decision) itl_count: Option<f64>,
 }
 
 impl Rates {
@@ -50,10 +52,6 @@ impl Rates {
         let rate = |counter: fn(&EngineSample) -> Option<f64>| {
             Some((counter(after)? - counter(before)?) * per_second)
         };
-        let mean = |sum: fn(&EngineSample) -> Option<f64>, n: fn(&EngineSample) -> Option<f64>| {
-            let n = rate(n).filter(|n| *n > 0.0)?;
-            Some(rate(sum)? / n)
-        };
         let finished = rate(|sample| sample.finished);
         let running = rate(|sample| sample.running);
         let queued = rate(|sample| sample.waiting);
@@ -69,8 +67,10 @@ impl Rates {
             admitted: finished.zip(running).map(|(done, grown)| done + grown),
             steps: rate(|sample| sample.steps),
             preemptions: rate(|sample| sample.preemptions),
-            ttft_s: mean(|sample| sample.ttft_sum_s, |sample| sample.ttft_count),
-            itl_s: mean(|sample| sample.itl_sum_s, |sample| sample.itl_count),
+            ttft_sum: rate(|sample| sample.ttft_sum_s),
+            ttft_count: rate(|sample| sample.ttft_count),
+            itl_sum: rate(|sample| sample.itl_sum_s),
+            itl_count: rate(|sample| sample.itl_count),
         })
     }
 
@@ -98,6 +98,20 @@ impl Rates {
         add(&mut self.admitted, other.admitted);
         add(&mut self.steps, other.steps);
         add(&mut self.preemptions, other.preemptions);
+        add(&mut self.ttft_sum, other.ttft_sum);
+        add(&mut self.ttft_count, other.ttft_count);
+        add(&mut self.itl_sum, other.itl_sum);
+        add(&mut self.itl_count, other.itl_count);
+    }
+
+    /// Whether the mean times to the first token and between tokens are within the targets, as far
+    /// as they are known.
+    pub(super) fn keep(&self, slo: Slo) -> bool {
+        let kept = |sum: Option<f64>, count: Option<f64>, target_s: f64| {
+            sum.zip(count).is_none_or(|(sum, count)| sum <= target_s * count)
+        };
+        kept(self.ttft_sum, self.ttft_count, slo.ttft_s)
+            && kept(self.itl_sum, self.itl_count, slo.tpot_s)
     }
 }
 

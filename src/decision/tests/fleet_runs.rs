@@ -168,7 +168,9 @@ fn an_explicit_hold_wins_over_the_learned_one() {
 
 #[test]
 fn clean_releases_shorten_the_hold_again() {
-    let mut fleet = Fleet::new(20).learned();
+    // What releases teach, where nothing is rehearsed.
+    let mut fleet =
+        Fleet::new(20).learned().spec(|spec| spec.without = Some(crate::decision::Part::Rehearsal));
     for level in [9.0, 7.0, 5.0, 3.0, 1.0] {
         fleet.run(4_000.0, load(level));
     }
@@ -215,6 +217,10 @@ fn a_single_step_beyond_the_load_seen_is_taken_after_twice_the_hold() {
     // or 0.6 of a fit of 0.885 = 0.53: one replica would not carry it. At 0.85 of the fit = 0.75
     // it does.
     let mut fleet = Fleet::new(2).learned();
+    // Learned, but from light loads only.
+    let mut model = serde_json::to_value(&fleet.state.cost).unwrap();
+    model["reach"] = 0.0.into();
+    fleet.state.cost = serde_json::from_value(model).unwrap();
     fleet.run(1_000.0, load(0.5));
     assert_eq!(fleet.ordered(), 2);
     fleet.run(2_500.0, load(0.5));
