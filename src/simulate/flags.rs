@@ -204,7 +204,7 @@ impl Args {
         for (at_s, name) in &self.change {
             let changed = load(name)?;
             if changed.gpus != profile.gpus {
-                let (from, to) = (profile.name.clone(), changed.name);
+                let (from, to) = (profile.name, changed.name);
                 return Err(Error::Change { from, to });
             }
             changes.push(Change { at_s: *at_s, profile: changed });
