@@ -47,6 +47,9 @@ pub(in crate::decision) struct Learned {
     healthiest: Flow,
     most_in_flight: Option<f64>,
     running_limit: Option<f64>,
+    /// Requests that ran at the last tick, and for how long as many have.
+    running: Option<f64>,
+    running_for_ms: u64,
     /// How long at least one request a replica has been waiting.
     queued_for_ms: u64,
     saturated_s: f64,
@@ -79,7 +82,7 @@ pub(in crate::decision) struct Figures {
     pub(in crate::decision) settled: bool,
     /// Largest in-flight count of a replica while nothing waited.
     pub(in crate::decision) most_in_flight: Option<f64>,
-    /// Most running requests of a replica: its own limit, or the highest seen with something waiting.
+    /// Most running requests of a replica: its own limit, or what ran steadily beside a queue.
     pub(in crate::decision) running_limit: Option<f64>,
     /// Throughput of a replica at saturation.
     pub(in crate::decision) saturation: Option<Saturation>,
@@ -248,6 +251,11 @@ impl Learned {
         if !seen.slo_kept || queue_stands {
             self.trial = false;
         }
+        let as_many = |(before, now): (f64, f64)| (before - now).abs() < 0.5;
+        let stands_still = self.running.zip(seen.running).is_some_and(as_many);
+        self.running = seen.running;
+        self.running_for_ms =
+            if stands_still { self.running_for_ms.saturating_add(step_ms) } else { 0 };
         // A queue on every replica: what they do now is what they can do.
         if seen.whole && seen.live > 0 && seen.frozen == 0 && queue_stands {
             let share = step_s / (step_s + 2.0 * SATURATED_S);
@@ -260,8 +268,12 @@ impl Learned {
                 finished: blend(self.saturation.finished, seen.rates.finished),
             };
             self.saturated_s += step_s;
-            let running = seen.running.map(|running| running / n_live);
-            self.running_limit = larger(self.running_limit, running);
+            // At its limit an engine runs as many all the time. A queue for the prompts of others
+            // stands beside any number, and that number would pass for a limit.
+            if self.running_for_ms >= RECENT_MS {
+                let running = seen.running.map(|running| running / n_live);
+                self.running_limit = larger(self.running_limit, running);
+            }
         }
         if let Some(limit) = seen.running_limit {
             self.running_limit = Some(limit / n_live);
