@@ -44,16 +44,17 @@ pub enum Command {
     /// Looks at the target and its cluster, changes nothing, and prints YAML with the reasons as
     /// comments. What is doubtful is a comment and a warning on standard error.
     Generate(generate::Args),
-    /// Check ScaledObjects, in a cluster or in files, and say what is wrong, why, and what cures it.
+    /// Check ScaledObjects and what stands around them; say why it hurts, and the cure.
     ///
-    /// Looks at the ScaledObject, its target, the HPA, quotas, permissions and the scaler's Service,
-    /// and with --prometheus at the series. Changes nothing. Each finding has an id, and where possible
-    /// a patch to paste. What could not be looked at is listed with the reason, never assumed.
+    /// Looks at the ScaledObject, its target, the HPA, quotas, permissions and the
+    /// scaler's Service, in a cluster or in files, and with --prometheus at the series.
+    /// Changes nothing. Each finding has an id and, where possible, a patch to paste.
+    /// What could not be looked at is listed with the reason, never assumed.
     ///
     /// Exits with 0 if nothing is wrong, 1 if something is, 2 if it could not look.
     ///
-    ///   ghostscaler doctor -n team-a llm                   in the cluster
-    ///   ghostscaler doctor -f app.yaml --format json       in a pipeline, without one
+    ///   ghostscaler doctor -n team-a llm                 in the cluster
+    ///   ghostscaler doctor -f app.yaml --format json     in a pipeline, without one
     ///   ghostscaler generate deployment/llm | ghostscaler doctor -f -
     #[command(verbatim_doc_comment)]
     Doctor(Box<doctor::Args>),

@@ -17,6 +17,7 @@ mod zero;
 
 use super::examine::Check;
 
+pub(super) use prometheus::load_names;
 pub(super) use start::seen_starts_ms;
 
 /// Every check, in the order in which findings are told.

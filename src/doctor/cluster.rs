@@ -51,7 +51,7 @@ impl Surroundings {
         cluster: Cluster,
         namespace: Option<&str>,
     ) -> Result<Surroundings, Error> {
-        let namespace = namespace.unwrap_or(cluster.default_namespace()).to_owned();
+        let namespace = namespace.unwrap_or_else(|| cluster.default_namespace()).to_owned();
         let within = |api_version, resource| place(api_version, resource, Some(&namespace));
         let objects = cluster.list(within("keda.sh/v1alpha1", "scaledobjects"), None).await;
         let objects = objects

@@ -75,7 +75,7 @@ fn facts(object: &Value, documents: &[Value], given: &Given) -> Facts {
     let is_kedas = |hpa: &&Value| hpa["metadata"]["labels"][KEDA_LABEL] == name(object);
     let at_address = |kind: &str| {
         let mut parts = own?.address()?.0.split('.');
-        let (service, home) = (parts.next()?, parts.next().unwrap_or(namespace(object)));
+        let (service, home) = (parts.next()?, parts.next().unwrap_or_else(|| namespace(object)));
         documents
             .iter()
             .find(|it| it["kind"] == kind && name(it) == service && namespace(it) == home)

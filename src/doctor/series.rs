@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use super::checks::load_names;
 use super::facts::{Facts, Labels, Prometheus, Said, Selected, Wake};
 use super::object::{name, namespace, own_trigger};
 use super::promql::{self, Selector};
@@ -15,10 +16,8 @@ use crate::source::prometheus::{Answer, PrometheusClient};
 use crate::source::selector::Query;
 use crate::source::wake::Subject;
 
-/// Everything whose name speaks of an engine's load, whoever gave it; buckets are nine of ten lines.
-const ENGINES: &str = "count by (__name__, namespace, exported_namespace, model_name) \
-    ({__name__=~\"(.*[:_])?(vllm|sglang)[:_].*|.*num_requests_.*|.*num_(running|queue)_reqs\", \
-    __name__!~\".*_(bucket|created)\"})";
+/// Names that speak of an engine's load, whoever gave them.
+const ALIKE: &str = "(.*[:_])?(vllm|sglang)[:_].*|.*num_requests_.*|.*num_(running|queue)_reqs";
 
 /// Asks a Prometheus what the checks of these facts need, and puts it there.
 pub(super) async fn ask(config: &PrometheusConfig, facts: &mut Facts) {
@@ -36,7 +35,14 @@ pub(super) async fn ask(config: &PrometheusConfig, facts: &mut Facts) {
 }
 
 async fn said(client: &PrometheusClient, facts: &Facts) -> Result<(Said, Option<u64>), Error> {
-    let engines = labels(&client.instant(&Query::written(ENGINES)).await?);
+    let known: Vec<String> = load_names().map(|name| name.replace(':', "[:_]")).collect();
+    // Buckets are nine of ten lines.
+    let engines = format!(
+        "count by (__name__, namespace, exported_namespace, model_name) \
+         ({{__name__=~\"{}|{ALIKE}\",__name__!~\".*_(bucket|created)\"}})",
+        known.join("|")
+    );
+    let engines = labels(&client.instant(&Query::written(&engines)).await?);
     let said = Said { engines, wake: wake(client, facts).await? };
     let namespace = namespace(&facts.object);
     let longest = format!(

@@ -44,8 +44,8 @@ pub(super) fn no_such_service(facts: &Facts) -> Result<Option<Finding>, Missing>
     Ok(Some(Finding {
         id: "no-such-service",
         what,
-        why: "KEDA cannot ask the scaler: it makes no HPA of a new object, and keeps the count of an \
-              old one for ever",
+        why: "KEDA cannot ask the scaler: it makes no HPA of a new object, and keeps the count of \
+              an old one for ever",
         fix,
     }))
 }
@@ -66,11 +66,11 @@ pub(super) fn headless_service(facts: &Facts) -> Result<Option<Finding>, Missing
     Ok(Some(Finding {
         id: "headless-service",
         what: format!("scalerAddress names {}, which is headless", title(service)),
-        why: "KEDA then asks the scaler's pods in turn, call by call: one poll mixes two pods' answers, \
-              and a new pod is not seen until a connection breaks",
+        why: "KEDA then asks the scaler's pods in turn, call by call: one poll mixes two pods' \
+              answers, and a new pod is not seen until a connection breaks",
         fix: Fix::patch(
-            "give it an address of its own; one that is applied already has to be deleted first, for \
-             its clusterIP cannot be changed",
+            "give it an address of its own; one that is applied already has to be deleted first, \
+             for its clusterIP cannot be changed",
             Patch::to(service).remove("/spec/clusterIP").remove("/spec/clusterIPs"),
         ),
     }))
@@ -142,8 +142,8 @@ pub(super) fn tls_mismatch(facts: &Facts) -> Result<Option<Finding>, Missing> {
     Ok(Some(Finding {
         id: "tls-mismatch",
         what: what.to_owned(),
-        why: "each call ends in the handshake; KEDA's event says no more than that it got an empty metric \
-              spec",
+        why: "each call ends in the handshake; KEDA's event says no more than that it got an \
+              empty metric spec",
         fix,
     }))
 }

@@ -86,8 +86,8 @@ pub(super) fn limited_steps(facts: &Facts) -> Result<Option<Finding>, Missing> {
     Ok(Some(Finding {
         id: "limited-steps",
         what: format!("{}: the scaler may order {max} at once", limits.join(", ")),
-        why: "a burst that needs many replicas gets them step by step, each of them a cold start later \
-              than it could be",
+        why: "a burst that needs many replicas gets them step by step, each of them a cold start \
+              later than it could be",
         fix: Fix::patch("let every step through at once", patch),
     }))
 }
@@ -161,8 +161,8 @@ pub(super) fn tolerance_unsupported(facts: &Facts) -> Result<Option<Finding>, Mi
     Ok(Some(Finding {
         id: "tolerance-unsupported",
         what: format!("{what}, and maxReplicaCount is {}", max(object)),
-        why: "from 10 replicas on each step of one is swallowed; the scaler gets past that upwards by \
-              asking for one more, and downwards it waits",
+        why: "from 10 replicas on each step of one is swallowed; the scaler gets past that \
+              upwards by asking for one more, and downwards it waits",
         fix: Fix::command(
             "update to Kubernetes 1.35 and KEDA 2.18, or set the flag of the whole cluster",
             "kube-controller-manager --horizontal-pod-autoscaler-tolerance=0",

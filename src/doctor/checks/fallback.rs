@@ -15,8 +15,8 @@ pub(super) fn of_zero(facts: &Facts) -> Result<Option<Finding>, Missing> {
     Ok(Some(Finding {
         id: "fallback-of-zero",
         what: "fallback.replicas is 0".to_owned(),
-        why: "it never takes over: this scaler counts it as none and holds, and to KEDA a scaler that \
-              is gone is then an idle one, so with minReplicaCount 0 an outage ends at zero",
+        why: "it never takes over: this scaler counts it as none and holds, and to KEDA a scaler \
+              that is gone is then an idle one, so with minReplicaCount 0 an outage ends at zero",
         fix: Fix::patch(
             "take the fallback out: the scaler itself holds the last count when it cannot see",
             Patch::to(object).remove("/spec/fallback"),
@@ -41,8 +41,8 @@ pub(super) fn below_usual(facts: &Facts) -> Result<Option<Finding>, Missing> {
     Ok(Some(Finding {
         id: "fallback-below-usual",
         what: format!("fallback.replicas is {replicas}, at present {usual} run"),
-        why: "a static fallback is an exact count, over whatever other triggers ask for: an outage of \
-              the metrics cuts a fleet that is busy",
+        why: "a static fallback is an exact count, over whatever other triggers ask for: an \
+              outage of the metrics cuts a fleet that is busy",
         fix: Fix::patch(
             "let it only raise",
             Patch::to(object).set("/spec/fallback/behavior", "currentReplicasIfHigher"),

@@ -26,8 +26,8 @@ pub(super) fn no_external_metric(facts: &Facts) -> Result<Option<Finding>, Missi
             what: format!("KEDA has made no HPA of {object_name} ({said})"),
             why: "nothing scales the target between one replica and max",
             fix: Fix::command(
-                "start the scaler and see that the address is right; KEDA then makes the HPA within \
-                 minutes, for a new generation at once",
+                "start the scaler and see that the address is right; KEDA then makes the HPA \
+                 within minutes, for a new generation at once",
                 format!(
                     "kubectl annotate scaledobject {object_name} -n {namespace} \
                      autoscaling.keda.sh/paused=true --overwrite\n\
@@ -57,8 +57,8 @@ pub(super) fn no_external_metric(facts: &Facts) -> Result<Option<Finding>, Missi
     Ok(Some(Finding {
         id: "no-external-metric",
         what: format!("HPA {} has no external metric of this trigger: it has {has}", name(hpa)),
-        why: "the scaler's answer goes nowhere: KEDA made the HPA while it could not reach the scaler, \
-              and does not look again",
+        why: "the scaler's answer goes nowhere: KEDA made the HPA while it could not reach the \
+              scaler, and does not look again",
         fix: Fix::command(
             "delete the HPA: KEDA makes it anew from the scaler's answer, and no replica goes meanwhile",
             format!("kubectl delete hpa {} -n {namespace}", name(hpa)),
@@ -73,8 +73,8 @@ fn is_paused(object: &Value) -> bool {
 }
 
 pub(super) fn foreign_metrics_api(facts: &Facts) -> Result<Option<Finding>, Missing> {
-    let why = "the API server asks one adapter for the external metrics of all HPAs: while that is not \
-               KEDA's every count stands still, and no fallback fires";
+    let why = "the API server asks one adapter for the external metrics of all HPAs: while that \
+               is not KEDA's every count stands still, and no fallback fires";
     let Some(registered) = facts.external_metrics.as_ref()? else {
         return Ok(Some(Finding {
             id: "foreign-metrics-api",
@@ -89,8 +89,8 @@ pub(super) fn foreign_metrics_api(facts: &Facts) -> Result<Option<Finding>, Miss
         return Ok(None);
     }
     let adapter = facts.keda_adapter.as_ref()?;
-    let text = "point it back at KEDA's adapter, and take the registration out of the other product, \
-                which would write it again";
+    let text = "point it back at KEDA's adapter, and take the registration out of the other \
+                product, which would write it again";
     let fix = match adapter {
         Some(adapter) => Fix::patch(
             text,

@@ -54,8 +54,8 @@ pub(super) fn replicas_owned_elsewhere(facts: &Facts) -> Result<Option<Finding>,
         (None, Some(replicas)) => (
             format!("the manifest of {kind}/{name} says replicas: {replicas}"),
             Fix::patch(
-                "take replicas out of the manifest; of an object that is applied already first with \
-                 `kubectl apply edit-last-applied`, else it falls to 1",
+                "take replicas out of the manifest; of an object that is applied already first \
+                 with `kubectl apply edit-last-applied`, else it falls to 1",
                 Patch::to(target).remove("/spec/replicas"),
             ),
         ),
@@ -104,8 +104,8 @@ fn release(manager: &str, target: &Value) -> Fix {
         );
     }
     Fix::words(format!(
-        "take spec.replicas out of what {manager} applies; with server-side apply it then lets go of \
-         the field and the count stays"
+        "take spec.replicas out of what {manager} applies; with server-side apply it then lets go \
+         of the field and the count stays"
     ))
 }
 
@@ -139,8 +139,8 @@ pub(super) fn no_selector(facts: &Facts) -> Result<Option<Finding>, Missing> {
         Some(_) => (
             format!("the scale of {kind}/{target} has no selector"),
             Fix::words(format!(
-                "give the resource definition of {kind} a labelSelectorPath under subresources.scale, \
-                 and let its controller fill it"
+                "give the resource definition of {kind} a labelSelectorPath under \
+                 subresources.scale, and let its controller fill it"
             )),
         ),
         None => (

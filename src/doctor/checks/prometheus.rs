@@ -6,13 +6,11 @@ use serde_json::json;
 use crate::doctor::facts::{Facts, Labels, Missing, Said, Selected};
 use crate::doctor::finding::{Finding, Fix, Patch};
 use crate::doctor::object::{name, namespace, own_trigger};
+use crate::signals::engine::About;
 use crate::source::{Error as SourceError, FileRole, QueryFault};
 use crate::telemetry::ErrorChain;
 use crate::trigger::{SourceKind, nearest};
 
-/// The series without which an engine cannot be read: what runs and what waits.
-const LOAD: [&str; 4] =
-    ["num_requests_running", "num_requests_waiting", "num_running_reqs", "num_queue_reqs"];
 /// What nearly every fleet has, for a hint.
 const USUAL: &str = "vllm:num_requests_running";
 
@@ -35,26 +33,26 @@ fn remedy(error: &SourceError) -> &'static str {
              configuration, and here in --prometheus-token-file"
         }
         SourceError::Tls(_) | SourceError::File { what: FileRole::Ca, .. } => {
-            "its certificate is not trusted, or made for another name, or there is no TLS at that port: \
-             name the authority that signed it in caFile of the scaler's configuration, and here in \
-             --prometheus-ca-file"
+            "its certificate is not trusted, or made for another name, or there is no TLS at that \
+             port: name the authority that signed it in caFile of the scaler's configuration, and \
+             here in --prometheus-ca-file"
         }
         SourceError::Timeout { .. }
         | SourceError::NoTurn { .. }
         | SourceError::Query { fault: QueryFault::Timeout, .. } => {
-            "it is there and too slow, or a firewall swallows the packets: look at its load and at the \
-             NetworkPolicies, or give it a longer timeout in the scaler's configuration"
+            "it is there and too slow, or a firewall swallows the packets: look at its load and \
+             at the NetworkPolicies, or give it a longer timeout in the scaler's configuration"
         }
         SourceError::Refused => {
-            "nothing listens there: check host and port, and whether it runs (in a cluster: kubectl \
-             port-forward first)"
+            "nothing listens there: check host and port, and whether it runs (in a cluster: \
+             kubectl port-forward first)"
         }
         SourceError::Transport(_) | SourceError::Incomplete { .. } | SourceError::Setup(_) => {
             "the host is not known, or hangs up: check the name, and http against https"
         }
         SourceError::HttpStatus { .. } | SourceError::BadBody { .. } => {
-            "something else answers there, such as a login page or a path prefix: give the URL below \
-             which /api/v1/query stands"
+            "something else answers there, such as a login page or a path prefix: give the URL \
+             below which /api/v1/query stands"
         }
         SourceError::Query { .. }
         | SourceError::TooLarge { .. }
@@ -85,17 +83,21 @@ pub(super) fn no_engine_series(facts: &Facts) -> Result<Option<Finding>, Missing
     if !said.engines.is_empty() {
         return Ok(None);
     }
+    let object = &facts.object;
+    let selector = facts.target.as_ref().ok().and_then(|target| target.pointer("/spec/selector"));
+    // Without the target the label is a guess that a person sees.
+    let guess = json!({"matchLabels": {"app": name(object)}});
     let monitor = json!({"apiVersion": "monitoring.coreos.com/v1", "kind": "PodMonitor",
-        "metadata": {"name": name(&facts.object), "namespace": namespace(&facts.object)},
-        "spec": {"selector": {"matchLabels": {"app": name(&facts.object)}},
+        "metadata": {"name": name(object), "namespace": namespace(object)},
+        "spec": {"selector": selector.unwrap_or(&guess),
             "podMetricsEndpoints": [{"port": "http"}]}});
     Ok(Some(Finding {
         id: "no-engine-series",
         what: format!("Prometheus has no series of any engine: expected {USUAL} or the like"),
         why: "with source: prometheus the scaler sees no engine, and holds the count for ever",
         fix: Fix::command(
-            "let Prometheus scrape the engines (vLLM also has none under --disable-log-stats), or read \
-             them directly with source: pods",
+            "let Prometheus scrape the engines (vLLM also has none under --disable-log-stats), or \
+             read them directly with source: pods",
             format!(
                 "kubectl apply -f - <<'EOF'\n{}EOF",
                 serde_saphyr::to_string(&monitor).unwrap_or_default()
@@ -114,8 +116,8 @@ pub(super) fn renamed(facts: &Facts) -> Result<Option<Finding>, Missing> {
     Ok(Some(Finding {
         id: "engine-series-renamed",
         what: format!("of this namespace there is no {USUAL}; nearest is {near}"),
-        why: "the scaler knows engines by their own names, in every version's spelling: under another \
-              they are not there",
+        why: "the scaler knows engines by their own names, in every version's spelling: under \
+              another they are not there",
         fix: Fix::words(format!(
             "keep the engine's own names: take out the relabeling or the recording rule that makes \
              {near}, or read the engines directly with source: pods"
@@ -157,8 +159,8 @@ pub(super) fn elsewhere(facts: &Facts) -> Result<Option<Finding>, Missing> {
     Ok(Some(Finding {
         id: "engine-series-elsewhere",
         what,
-        why: "each read is bound to the ScaledObject's namespace, so that no other team's traffic moves \
-              its replicas: what is labelled otherwise is not seen",
+        why: "each read is bound to the ScaledObject's namespace, so that no other team's traffic \
+              moves its replicas: what is labelled otherwise is not seen",
         fix: Fix::words(fix),
     }))
 }
@@ -220,9 +222,9 @@ pub(super) fn wake_unmatched(facts: &Facts) -> Result<Option<Finding>, Missing> 
             ),
             why,
             fix: Fix::words(
-                "check the metric's name against the gateway's /metrics, and that Prometheus scrapes it; \
-                 one that exists only while something waits needs its zero in the query: `or 0 * \
-                 max(up{job=\"gateway\"})`",
+                "check the metric's name against the gateway's /metrics, and that Prometheus \
+                 scrapes it; one that exists only while something waits needs its zero in the \
+                 query: `or 0 * max(up{job=\"gateway\"})`",
             ),
         }));
     };
@@ -257,11 +259,21 @@ fn metric(labels: &Labels) -> Option<&str> {
 }
 
 fn is_load(name: &str) -> bool {
-    let known = |prefix: &str| {
-        let rest = name.strip_prefix("ray_").unwrap_or(name).strip_prefix(prefix);
-        rest.is_some_and(|rest| rest.get(1..).is_some_and(|rest| LOAD.contains(&rest)))
-    };
-    known("vllm") || known("sglang")
+    load_names().any(|known| spelled_alike(&known, name))
+}
+
+/// The series without which an engine cannot be read: what runs and what waits, of every engine.
+pub(in crate::doctor) fn load_names() -> impl Iterator<Item = String> {
+    let reads = About::ALL.iter().flat_map(About::reads);
+    let loads = reads.filter(|(signal, _)| matches!(*signal, "waiting" | "running"));
+    let names = loads.flat_map(|(_, alternatives)| alternatives.into_iter().flatten());
+    names.map(|name| name.split('{').next().unwrap_or_default().to_owned())
+}
+
+/// Ray re-exports names with its own before them, and some scrapes turn the colon around.
+fn spelled_alike(known: &str, name: &str) -> bool {
+    let plain = |name: &str| name.replace(':', "_");
+    plain(name.strip_prefix("ray_").unwrap_or(name)) == plain(known)
 }
 
 fn within<'a>(said: &'a Said, namespace: &'a str) -> impl Iterator<Item = &'a Labels> {

@@ -26,8 +26,8 @@ pub(super) fn missing_permission(facts: &Facts) -> Result<Option<Finding>, Missi
     Ok(Some(Finding {
         id: "missing-permission",
         what: format!("the account {} may not {}", rights.account, lacks.join("; ")),
-        why: "what it cannot read it does not know: workloads without targets, pods or counts are held \
-              where they are",
+        why: "what it cannot read it does not know: workloads without targets, pods or counts are \
+              held where they are",
         fix: Fix::patch(
             "apply the role of this version's manifests (kubectl apply -k manifests/), or add the \
              rules",

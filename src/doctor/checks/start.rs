@@ -33,12 +33,12 @@ pub(super) fn weights_in_image(facts: &Facts) -> Result<Option<Finding>, Missing
     Ok(Some(Finding {
         id: "weights-in-image",
         what: format!("the model is {path}, and no volume is mounted there: it is in the image"),
-        why: "each node pulls and unpacks tens of gigabytes before a replica can start, again for each \
-              new version of the engine",
+        why: "each node pulls and unpacks tens of gigabytes before a replica can start, again for \
+              each new version of the engine",
         fix: Fix::patch(
             format!(
-                "put the weights on a volume that is read as they load, such as the claim {claim:?}, or \
-                 on the nodes beforehand"
+                "put the weights on a volume that is read as they load, such as the claim \
+                 {claim:?}, or on the nodes beforehand"
             ),
             Patch::to(engine.target)
                 .set(&format!("{}/volumes/-", engine.pod), volume)
@@ -73,8 +73,8 @@ pub(super) fn outlasts_deadline(facts: &Facts) -> Result<Option<Finding>, Missin
     Ok(Some(Finding {
         id: "start-outlasts-deadline",
         what: format!("{what}, and progressDeadlineSeconds is {deadline_s}"),
-        why: "a rollout counts as failed while its first replica still loads: pipelines roll it back, and \
-              what has started is thrown away",
+        why: "a rollout counts as failed while its first replica still loads: pipelines roll it \
+              back, and what has started is thrown away",
         fix: Fix::patch(
             format!("set progressDeadlineSeconds to {start_s}"),
             Patch::to(target).set("/spec/progressDeadlineSeconds", start_s),
@@ -145,8 +145,8 @@ pub(super) fn nodes_taken_away(facts: &Facts) -> Result<Option<Finding>, Missing
     Ok(Some(Finding {
         id: "nodes-taken-away",
         what: format!("{who} manages the nodes, and nothing keeps it off these pods"),
-        why: "it weighs nodes by CPU and memory, of which an engine uses little: it moves busy GPU nodes, \
-              and new ones whose engines still load",
+        why: "it weighs nodes by CPU and memory, of which an engine uses little: it moves busy \
+              GPU nodes, and new ones whose engines still load",
         fix: Fix::patch(
             "annotate the pods",
             Patch::to(target).set(&format!("{template}/metadata/annotations/{key}"), value),

@@ -56,9 +56,9 @@ impl<'a> Chain<'a> {
     }
 
     fn words(&self) -> String {
-        let pre_stop = self.pre_stop.map_or("none".to_owned(), |s| format!("{s} s"));
+        let pre_stop = self.pre_stop.map_or_else(|| "none".to_owned(), |s| format!("{s} s"));
         let drain = match self.drain {
-            Some(0) => format!(", {DRAIN} 0"),
+            Some(0) => ", no time to finish".to_owned(),
             Some(s) => format!(", {DRAIN} {s} s"),
             None => String::new(),
         };
@@ -85,8 +85,8 @@ pub(super) fn answers_cut(facts: &Facts) -> Result<Option<Finding>, Missing> {
     Ok(Some(Finding {
         id: "answers-cut",
         what,
-        why: "at each step down the answers that still run then are cut, and vLLM ends them with status \
-              200: clients take half an answer for a whole one",
+        why: "at each step down the answers that still run then are cut, and vLLM ends them with \
+              status 200: clients take half an answer for a whole one",
         fix: Fix::patch(
             format!("give it {wanted} s to finish, and a grace that is longer"),
             chain.lengthened(wanted),
@@ -111,8 +111,8 @@ pub(super) fn no_pre_stop(facts: &Facts) -> Result<Option<Finding>, Missing> {
     Ok(Some(Finding {
         id: "no-pre-stop",
         what: format!("the engine's container has no preStop hook ({})", chain.words()),
-        why: "endpoints take some seconds to forget a pod: requests that come in them meet a closed port, \
-              or an engine that answers 500 while it finishes",
+        why: "endpoints take some seconds to forget a pod: requests that come in them meet a \
+              closed port, or an engine that answers 500 while it finishes",
         fix: Fix::patch(format!("let it sleep {PRE_STOP_S} s first"), patch),
     }))
 }

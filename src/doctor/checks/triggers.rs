@@ -54,8 +54,8 @@ pub(super) fn value_metric(facts: &Facts) -> Result<Option<Finding>, Missing> {
     Ok(Some(Finding {
         id: "value-metric",
         what: "metricType of the trigger is Value".to_owned(),
-        why: "the HPA multiplies a Value by the pods that are ready: while replicas start it scales \
-              down under load, and to the minimum when none is ready",
+        why: "the HPA multiplies a Value by the pods that are ready: while replicas start it \
+              scales down under load, and to the minimum when none is ready",
         fix: Fix::patch(
             "take AverageValue: the answer is the count itself",
             Patch::to(object).set(&own.pointer("metricType"), "AverageValue"),
@@ -84,8 +84,8 @@ pub(super) fn percent_as_average(facts: &Facts) -> Result<Option<Finding>, Missi
             share.index,
             share.metadata("query").unwrap_or_default()
         ),
-        why: "the HPA divides an AverageValue by the replicas: 90 % on 10 replicas counts as 9 %, so it \
-              scales down the more the larger the fleet is",
+        why: "the HPA divides an AverageValue by the replicas: 90 % on 10 replicas counts as 9 %, \
+              so it scales down the more the larger the fleet is",
         fix: Fix::patch(text, patch),
     }))
 }
@@ -139,8 +139,8 @@ pub(super) fn target_beyond_engine(facts: &Facts) -> Result<Option<Finding>, Mis
     Ok(Some(Finding {
         id: "target-beyond-engine",
         what: format!("targetInFlight is {target}, and the engine runs {takes} at once at most"),
-        why: "what runs can never exceed the target, so only what waits in the engine itself raises the \
-              count: a queue in front of it is not seen",
+        why: "what runs can never exceed the target, so only what waits in the engine itself \
+              raises the count: a queue in front of it is not seen",
         fix: Fix::patch(
             "take it out: what one replica carries is learned",
             Patch::to(object)

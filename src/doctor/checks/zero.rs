@@ -53,8 +53,8 @@ pub(super) fn no_wake_source(facts: &Facts) -> Result<Option<Finding>, Missing> 
     Ok(Some(Finding {
         id: "no-wake-source",
         what,
-        why: "an engine that is gone cannot say that somebody wants it: what sleeps never wakes, so \
-              this scaler never lets it sleep",
+        why: "an engine that is gone cannot say that somebody wants it: what sleeps never wakes, \
+              so this scaler never lets it sleep",
         fix,
     }))
 }
@@ -120,8 +120,8 @@ pub(super) fn short_cooldown(facts: &Facts) -> Result<Option<Finding>, Missing> 
         what: format!(
             "cooldownPeriod is {cooldown_s} s with minReplicaCount 0: expected {COOLDOWN_S} or more"
         ),
-        why: "it is all that stands between a hung or cut-off scaler and zero: on KEDA 2.21 answers \
-              that came 1.5 s late took 2 replicas to 0 after 27 s with a cool-down of 20",
+        why: "it is all that stands between a hung or cut-off scaler and zero: on KEDA 2.21 \
+              answers that came 1.5 s late took 2 replicas to 0 after 27 s with a cool-down of 20",
         fix: Fix::patch(
             format!("set cooldownPeriod to {COOLDOWN_S}: this scaler says itself when to sleep"),
             Patch::to(object).set("/spec/cooldownPeriod", COOLDOWN_S),
@@ -170,8 +170,8 @@ pub(super) fn no_initial_cooldown(facts: &Facts) -> Result<Option<Finding>, Miss
     Ok(Some(Finding {
         id: "no-initial-cooldown",
         what: format!("initialCooldownPeriod is {initial_s} s and the target runs"),
-        why: "KEDA takes a new object to zero at the first poll that is not active: 3 replicas were \
-              gone after 0.17 s on KEDA 2.21",
+        why: "KEDA takes a new object to zero at the first poll that is not active: 3 replicas \
+              were gone after 0.17 s on KEDA 2.21",
         fix: Fix::patch(
             format!("set initialCooldownPeriod to {INITIAL_COOLDOWN_S}"),
             Patch::to(object).set("/spec/initialCooldownPeriod", INITIAL_COOLDOWN_S),

@@ -55,9 +55,12 @@ fn f18_series_under_another_name_are_told_with_the_nearest() {
     let finding = played("engine-series-renamed", &broken, CURE);
     says(&finding, &["no vllm:num_requests_running", "nearest is"]);
     // Each spelling that the scaler reads is right.
-    for name in
-        ["vllm_num_requests_running", "ray_vllm_num_requests_waiting", "sglang:num_queue_reqs"]
-    {
+    for name in [
+        "vllm_num_requests_running",
+        "ray_vllm_num_requests_waiting",
+        "sglang:num_queue_reqs",
+        "tgi_queue_size",
+    ] {
         let engine = labels(&[("__name__", name), ("namespace", "team-a"), ("model_name", "m1")]);
         in_order(&with_said(Said { engines: vec![engine], ..said() }));
     }
