@@ -35,8 +35,11 @@ fn dispatch(args: Args) -> anyhow::Result<u8> {
     match args.command {
         Command::Serve(args) => runtime()?.block_on(serve::serve(*args)).map(|()| 0),
         Command::Demo(args) => {
-            runtime()?.block_on(demo::run(&args, &mut out))?;
-            Ok(0)
+            let runtime = runtime()?;
+            let told = runtime.block_on(demo::run(&args, &mut out));
+            // After a fault the other lanes play on, for a minute; nobody waits for them.
+            runtime.shutdown_background();
+            told.map(|()| 0).map_err(Into::into)
         }
         Command::Explain(args) => {
             runtime()?.block_on(explain::run(&args, &mut out))?;

@@ -138,7 +138,8 @@ impl Server {
 ///
 /// # Errors
 ///
-/// When the listener, the certificate files or the thread cannot be used.
+/// When the listener, the certificate files or the thread cannot be used. A runtime that cannot be
+/// made is told by [`Server::finished`].
 pub fn spawn(
     listener: std::net::TcpListener,
     registry: Registry,
@@ -146,7 +147,7 @@ pub fn spawn(
     options: Options,
     shutdown: CancellationToken,
 ) -> Result<Server, Error> {
-    spawn_on(runtime().map_err(Error::Start)?, listener, registry, metrics, options, shutdown)
+    spawn_on(runtime, listener, registry, metrics, options, shutdown)
 }
 
 fn runtime() -> std::io::Result<Runtime> {
@@ -157,8 +158,10 @@ fn runtime() -> std::io::Result<Runtime> {
         .build()
 }
 
+/// `runtime` is called on the service's own thread: one that is dropped where tasks run, as on the
+/// way out of a fault here, panics.
 fn spawn_on(
-    runtime: Runtime,
+    runtime: impl FnOnce() -> std::io::Result<Runtime> + Send + 'static,
     listener: std::net::TcpListener,
     registry: Registry,
     metrics: RpcMetrics,
@@ -176,9 +179,12 @@ fn spawn_on(
     std::thread::Builder::new()
         .name("grpc-main".to_owned())
         .spawn(move || {
-            let result = runtime.block_on(serving.run(listener, ready));
-            // What is left are connections that outlived the grace; nothing waits for them.
-            runtime.shutdown_background();
+            let result = runtime().map_err(Error::Start).and_then(|runtime| {
+                let result = runtime.block_on(serving.run(listener, ready));
+                // What is left are connections that outlived the grace; nothing waits for them.
+                runtime.shutdown_background();
+                result
+            });
             drop(ended.send(result));
         })
         .map_err(Error::Start)?;
@@ -349,6 +355,7 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let registry = Registry::new(Limits::default(), clock);
         let metrics = RpcMetrics::default();
+        let runtime = || Ok(runtime);
         let server =
             spawn_on(runtime, listener, registry, metrics, options, shutdown.clone()).unwrap();
         let started_at = clock.now();
@@ -366,5 +373,20 @@ mod tests {
         until(|| health.hung().is_empty()).await;
         shutdown.cancel();
         server.finished().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn files_that_are_no_certificate_are_an_error_to_the_task_that_starts_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("tls.crt");
+        std::fs::write(&file, "no PEM").unwrap();
+        let reload_interval = tls::RELOAD_INTERVAL;
+        let files = Tls { certificate: file.clone(), key: file, client_ca: None, reload_interval };
+        let options = Options { tls: Some(files), ..Options::default() };
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let registry = Registry::new(Limits::default(), Clock::start());
+        let refused =
+            spawn(listener, registry, RpcMetrics::default(), options, CancellationToken::new());
+        assert!(matches!(refused, Err(Error::Tls(tls::Error::Pem { what: "certificate", .. }))));
     }
 }

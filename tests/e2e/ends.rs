@@ -94,6 +94,10 @@ async fn what_cannot_start_says_why_and_exits_with_2() {
         (&["--config", &good, "--scrape-timeout", "soon"], &["soon", "--scrape-timeout"]),
         (&["--config", &good, "--state-dir", &good], &[&good]),
         (&["--config", &good, "--decision-log", &log], &[&log]),
+        (
+            &["--config", &good, "--tls-cert", &good, "--tls-key", &good],
+            &[&good, "no PEM certificate"],
+        ),
         (&["--config", &good, "--log", "ghostscaler=loud"], &["ghostscaler=loud"]),
         (&["--config", &good, "--grpc-adress", &taken], &["--grpc-adress", "--grpc-address"]),
     ];
@@ -115,6 +119,16 @@ async fn what_cannot_start_says_why_and_exits_with_2() {
         }
         assert_eq!(end.stdout, "", "{flags:?}");
     }
+}
+
+#[tokio::test]
+async fn a_demo_that_cannot_keep_its_log_says_so_at_once() {
+    let began = Instant::now();
+    let end = run(&["demo", "--decision-log", "/no/such/folder/log"]).await;
+    assert_eq!(end.code, Some(2), "{end:?}");
+    assert!(end.stderr.contains("decision log `/no/such/folder/log`"), "{end:?}");
+    // The other lanes alone take longer than that in a build with debug assertions.
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
 }
 
 #[tokio::test]
