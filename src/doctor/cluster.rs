@@ -80,7 +80,7 @@ impl Surroundings {
                 Keda::Unknown => {
                     Err(Missing::because("KEDA's resource definition may not be read"))
                 }
-                known => Ok(known),
+                known @ (Keda::Missing | Keda::Installed { .. }) => Ok(known),
             },
             external_metrics: fact(
                 cluster

@@ -58,7 +58,7 @@ enum By {
     /// A task, by the process's own time.
     Task(#[expect(dead_code, reason = "it ends with its value")] AbortOnDropHandle<()>),
     /// Who steps the clock.
-    Caller(Mutex<Rounds>),
+    Caller(Box<Mutex<Rounds>>),
 }
 
 impl Reader {
@@ -76,7 +76,7 @@ impl Reader {
             due: clock.now(),
         };
         let by = if clock.is_stepped() {
-            By::Caller(Mutex::new(rounds))
+            By::Caller(Box::new(Mutex::new(rounds)))
         } else {
             By::Task(AbortOnDropHandle::new(tokio::spawn(rounds.run())))
         };

@@ -60,10 +60,9 @@ fn examined(scene: &Scene) -> (Vec<String>, String) {
 fn paste(scene: &Scene, command: &str) {
     let kubectl = scene.kubectl();
     let folder = kubectl.program.parent().unwrap().display().to_string();
-    let path = std::env::var("PATH").unwrap_or_default();
     let output = Command::new("sh")
-        .args(["-c", command])
-        .env("PATH", format!("{folder}:{path}"))
+        .arg("-c")
+        .arg(format!("PATH={folder}:$PATH; {command}"))
         .env("KUBECONFIG", &kubectl.kubeconfig)
         // What a person would do in the editor.
         .env("KUBE_EDITOR", "sed -i /replicas:/d")
