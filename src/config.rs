@@ -11,7 +11,10 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use crate::decision::{Phase, Replicas};
-use crate::inventory::{Counted, DEFAULT_MAX_REPLICAS, Endpoint, Inventory, Kubernetes, MOST_REPLICAS, Member, Workload, WorkloadKey};
+use crate::inventory::{
+    Counted, DEFAULT_MAX_REPLICAS, Endpoint, Inventory, Kubernetes, MOST_REPLICAS, Member,
+    Workload, WorkloadKey,
+};
 use crate::source::config::{PrometheusConfig, WakeSourceConfig, parse_url, shown_url};
 use crate::source::scrape::DEFAULT_PATH;
 use crate::trigger;

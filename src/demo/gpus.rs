@@ -24,9 +24,8 @@ pub(super) struct Gpus {
 impl Gpus {
     /// A node whose GPUs are free.
     pub(super) fn new() -> Result<Gpus, Error> {
-        let fleet = format!(
-            "nodes: [{{name: gpu-node-1, gpus: [{{model: a100-80gb, count: {N_GPUS}}}]}}]"
-        );
+        let fleet =
+            format!("nodes: [{{name: gpu-node-1, gpus: [{{model: a100-80gb, count: {N_GPUS}}}]}}]");
         let fleet = Fleet::parse("the demo's node", &fleet)?;
         let exporter = Exporter::new(&fleet.style, &fleet.nodes[0]);
         Ok(Gpus { exporter, holders: [const { None }; N_GPUS], next_tick: Time::ZERO })

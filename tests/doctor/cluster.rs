@@ -107,12 +107,13 @@ async fn the_example_is_in_order_and_nothing_but_prometheus_is_unseen() {
     assert_eq!(report["scaled_objects"][0]["namespace"], "team-a");
 }
 
-#[tokio::test]
-async fn each_thing_that_breaks_in_a_cluster_is_seen_there() {
+type Break = Box<dyn Fn(&Api)>;
+
+/// What scales the target, and what it scales through.
+fn broken_around_the_object() -> Vec<(&'static str, Break)> {
     let rival = json!({"metadata": {"name": "llm-cpu", "namespace": "team-a"},
         "spec": {"scaleTargetRef": {"kind": "Deployment", "name": "llm"}}});
-    type Break = Box<dyn Fn(&Api)>;
-    let cases: Vec<(&str, Break)> = vec![
+    vec![
         (
             "second-autoscaler",
             Box::new(move |api| {
@@ -159,6 +160,12 @@ async fn each_thing_that_breaks_in_a_cluster_is_seen_there() {
                 api.change(METRICS, |it| it["spec"]["service"]["name"] = json!("cluster-agent"));
             }),
         ),
+    ]
+}
+
+/// The target, and the room that it has.
+fn broken_below_the_target() -> Vec<(&'static str, Break)> {
+    vec![
         (
             "max-beyond-quota",
             Box::new(|api| {
@@ -203,8 +210,12 @@ async fn each_thing_that_breaks_in_a_cluster_is_seen_there() {
                 });
             }),
         ),
-    ];
-    for (id, broken) in cases {
+    ]
+}
+
+#[tokio::test]
+async fn each_thing_that_breaks_in_a_cluster_is_seen_there() {
+    for (id, broken) in broken_around_the_object().into_iter().chain(broken_below_the_target()) {
         let api = cluster().await;
         broken(&api);
         let (outcome, report) = examined(&api, &["--longest-answer", "120s"]).await;

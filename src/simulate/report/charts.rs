@@ -4,9 +4,9 @@
 
 use super::super::outcome::{Outcome, Point};
 use super::super::row::Row;
+use super::name;
 use super::page::{CLAIRVOYANT_COLOR, OUR_COLOR, OURS, Part, escaped};
 use super::plot::{Axis, Plot};
-use super::name;
 
 /// Hours of learning that are shown.
 const LEARNING_H: f64 = 6.0;
