@@ -57,7 +57,7 @@ const VARIED_KEPT: f64 = 1.1 * VARIED;
 /// others told: twice the noise of a quiet machine.
 const ERROR_CALM: f64 = 2.0 * ERROR_MIN;
 /// Rows, mean error and relative standard error of the price of work that make a fit usable.
-const USABLE_ROWS: f64 = 20.0;
+pub(super) const USABLE_ROWS: f64 = 20.0;
 const USABLE_ERROR: f64 = 0.25;
 const USABLE_SPREAD: f64 = 0.25;
 
