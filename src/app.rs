@@ -5,8 +5,10 @@
 mod reload;
 mod serve;
 
-use std::io::Write as _;
+use std::io::{Stdout, Write as _};
 use std::process::ExitCode;
+
+use loadgen::stdio::Output;
 
 use crate::args::{Args, Command};
 use crate::conformance::{self, Outcome};
@@ -14,52 +16,54 @@ use crate::telemetry::ErrorChain;
 use crate::{demo, doctor, explain, generate, replay, simulate};
 
 /// Runs what the command line says and returns the process's exit code: 0 when done, 1 when a check
-/// failed or a log differs, 2 when it could not be done.
+/// failed or a log differs, 2 when it could not be done. A reader that leaves before the end is a
+/// normal end.
 #[must_use]
 pub fn run(args: Args) -> ExitCode {
     // Before any client or listener: there is one TLS provider, ring. It can be set only once, and
     // this is the only place, so a second value is no fault.
     drop(rustls::crypto::ring::default_provider().install_default());
-    match dispatch(args) {
+    let mut out = Output::new(std::io::stdout());
+    match dispatch(args, &mut out) {
         Ok(code) => ExitCode::from(code),
+        Err(_) if out.is_closed() => ExitCode::SUCCESS,
         Err(error) => {
-            // A reader that has gone away is no fault worth a word.
+            // Who has closed standard error wants no word.
             drop(writeln!(std::io::stderr(), "error: {}", ErrorChain(error.as_ref())));
             ExitCode::from(2)
         }
     }
 }
 
-fn dispatch(args: Args) -> anyhow::Result<u8> {
-    let mut out = std::io::stdout();
+fn dispatch(args: Args, out: &mut Output<Stdout>) -> anyhow::Result<u8> {
     match args.command {
         Command::Serve(args) => runtime()?.block_on(serve::serve(*args)).map(|()| 0),
         Command::Demo(args) => {
             let runtime = runtime()?;
-            let told = runtime.block_on(demo::run(&args, &mut out));
+            let told = runtime.block_on(demo::run(&args, out));
             // After a fault the other lanes play on, for a minute; nobody waits for them.
             runtime.shutdown_background();
             told.map(|()| 0).map_err(Into::into)
         }
         Command::Explain(args) => {
-            runtime()?.block_on(explain::run(&args, &mut out))?;
+            runtime()?.block_on(explain::run(&args, out))?;
             Ok(0)
         }
         Command::Generate(args) => {
-            runtime()?.block_on(generate::run(&args, &mut out, &mut std::io::stderr()))?;
+            runtime()?.block_on(generate::run(&args, out, &mut std::io::stderr()))?;
             Ok(0)
         }
-        Command::Doctor(args) => Ok(match runtime()?.block_on(doctor::run(&args, &mut out))? {
+        Command::Doctor(args) => Ok(match runtime()?.block_on(doctor::run(&args, out))? {
             doctor::Outcome::InOrder => 0,
             doctor::Outcome::Findings => 1,
         }),
-        Command::Replay(args) => Ok(replay::run(&args, &mut out)?.exit_code()),
+        Command::Replay(args) => Ok(replay::run(&args, out)?.exit_code()),
         Command::Simulate(args) => {
-            simulate::run(&args, &mut out)?;
+            simulate::run(&args, out)?;
             Ok(0)
         }
         Command::Conformance(args) => {
-            Ok(match runtime()?.block_on(conformance::run(&args, &mut out))? {
+            Ok(match runtime()?.block_on(conformance::run(&args, out, &mut std::io::stderr()))? {
                 Outcome::Passed => 0,
                 Outcome::Failed => 1,
             })

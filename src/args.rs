@@ -61,7 +61,7 @@ pub enum Command {
     /// Run a recorded decision log through the decision again and compare.
     ///
     /// Exits with 0 if all lines are the same byte for byte, 1 if some differ, 2 if the file or a
-    /// line cannot be read.
+    /// line cannot be read, or there is none.
     Replay(replay::Args),
     /// Check any external scaler against what KEDA expects of it.
     ///

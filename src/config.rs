@@ -199,9 +199,9 @@ impl RawDcgm {
 struct RawWorkload {
     namespace: String,
     name: String,
-    min: Option<u32>,
-    max: Option<u32>,
-    replicas: Option<u32>,
+    min: Option<Scalar>,
+    max: Option<Scalar>,
+    replicas: Option<Scalar>,
     #[serde(default)]
     endpoints: Vec<RawEndpoint>,
     /// Everything else is a policy key of the trigger metadata; `trigger` knows which exist.
@@ -254,18 +254,10 @@ impl RawWorkload {
                 );
             }
         }
-        let min = self.min.unwrap_or(0);
-        let max = self.max.unwrap_or_else(|| DEFAULT_MAX_REPLICAS.max(min));
-        if max == 0 || max < min || max > MOST_REPLICAS {
-            let expected = format!("a number from max(1, min) to {MOST_REPLICAS}");
-            faults.add(format!("{field}.max"), &max.to_string(), &expected);
-        }
-        if let Some(replicas) = self.replicas
-            && replicas > MOST_REPLICAS
-        {
-            let expected = format!("a number from 0 to {MOST_REPLICAS}");
-            faults.add(format!("{field}.replicas"), &replicas.to_string(), &expected);
-        }
+        let min = faults.count(&format!("{field}.min"), self.min, 0).unwrap_or(0);
+        let max = faults.count(&format!("{field}.max"), self.max, min.max(1));
+        let max = max.unwrap_or_else(|| DEFAULT_MAX_REPLICAS.max(min));
+        let replicas = faults.count(&format!("{field}.replicas"), self.replicas, 0);
         let members = members(self.endpoints, field, faults);
         let policy: BTreeMap<String, String> =
             self.policy.into_iter().map(|(key, value)| (key, value.into_text())).collect();
@@ -281,7 +273,7 @@ impl RawWorkload {
             max,
             fallback_replicas: None,
             triggers: vec![policy],
-            replicas: Replicas { spec: self.replicas, ..Replicas::default() },
+            replicas: Replicas { spec: replicas, ..Replicas::default() },
             members,
             counted: Counted::ByAnswers,
             gpus_per_replica: None,
@@ -349,6 +341,17 @@ impl Faults {
             None => format!("the name of an entry of `{list}`, which has none"),
         };
         self.add(field, value, &expected);
+    }
+
+    /// A number of replicas, `least` or more.
+    fn count(&mut self, field: &str, value: Option<Scalar>, least: u32) -> Option<u32> {
+        let text = value?.into_text();
+        let count = text.parse().ok().filter(|count| (least..=MOST_REPLICAS).contains(count));
+        if count.is_none() {
+            let expected = format!("a number from {least} to {MOST_REPLICAS}");
+            self.add(field.to_owned(), &text, &expected);
+        }
+        count
     }
 
     fn address(&mut self, field: &str, text: Option<&str>) -> Option<SocketAddr> {

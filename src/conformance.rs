@@ -23,13 +23,16 @@ use report::Report;
 /// it at an object that has data. Exits 0 if no check failed, 1 if one did, 2 if it could not run.
 /// Rules that cannot be seen from outside are listed and fail nothing.
 #[derive(Debug, Clone, clap::Args)]
+#[command(
+    override_usage = "ghostscaler conformance HOST:PORT --namespace NS --name NAME [OPTIONS]"
+)]
 pub struct Args {
     /// Where the scaler listens.
     #[arg(value_name = "HOST:PORT")]
     pub address: String,
 
     /// The ScaledObject's namespace.
-    #[arg(long)]
+    #[arg(long, value_name = "NS")]
     pub namespace: String,
 
     /// The ScaledObject's name.
@@ -138,15 +141,20 @@ pub enum Error {
     },
 }
 
-/// Runs the checks and writes the report to `out`; progress goes to standard error if that is a
-/// terminal, and colours to `out` if standard output is one.
+/// Runs the checks and writes the report to `out`, with colours if standard output is a terminal.
+/// How far it is goes to `progress`: a line that is written over if standard error is a terminal,
+/// else one for each group of checks.
 ///
 /// # Errors
 ///
 /// If no run could be made. What the scaler does wrong is no error, but [`Outcome::Failed`].
-pub async fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome, Error> {
+pub async fn run(
+    args: &Args,
+    out: &mut dyn Write,
+    progress: &mut dyn Write,
+) -> Result<Outcome, Error> {
     let rules = chosen_rules(&args.only)?;
-    let mut progress = Progress::new(rules.len());
+    let mut progress = Progress::new(rules.len(), progress);
     let context = prepare(args, &mut progress).await?;
     // Load last: what it breaks must not be laid at another rule's door.
     let (load, rest): (Vec<&Rule>, Vec<&Rule>) =
@@ -194,7 +202,7 @@ fn chosen_rules(only: &[String]) -> Result<Vec<&'static Rule>, Error> {
 }
 
 /// Makes contact, plays KEDA for a while, and gathers what the checks need.
-async fn prepare(args: &Args, progress: &mut Progress) -> Result<Context, Error> {
+async fn prepare(args: &Args, progress: &mut Progress<'_>) -> Result<Context, Error> {
     /// Below this the rehearsal's polls would only measure each other.
     const DURATION_MIN: Duration = Duration::from_millis(100);
     let scaled_object = scaled_object(args);
@@ -212,8 +220,9 @@ async fn prepare(args: &Args, progress: &mut Progress) -> Result<Context, Error>
     {
         return Err(unreachable(failure));
     }
-    progress.say("playing KEDA")?;
     let duration = args.duration.max(DURATION_MIN);
+    let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    progress.say(&format!("playing KEDA for {}", crate::duration::format_millis(millis)))?;
     // Boxed: five loops at once are too large for every caller's stack.
     let transcript = Box::pin(rehearsal::play(&scaler, duration)).await.map_err(unreachable)?;
     let spec_stream = SpecStream::probe(&connection, &scaler.scaled_object).await;
@@ -261,35 +270,42 @@ async fn read(path: &Path) -> Result<String, Error> {
         .map_err(|source| Error::File { path: path.to_owned(), source })
 }
 
-/// One line on standard error that says how far the run is, on a terminal only.
-struct Progress {
-    is_shown: bool,
+/// How far the run is.
+struct Progress<'a> {
+    out: &'a mut dyn Write,
+    is_terminal: bool,
     n_done: usize,
     n_all: usize,
+    /// The first letter of the last rule's id.
+    group: Option<char>,
 }
 
-impl Progress {
-    fn new(n_all: usize) -> Progress {
-        Progress { is_shown: std::io::stderr().is_terminal(), n_done: 0, n_all }
+impl Progress<'_> {
+    fn new(n_all: usize, out: &mut dyn Write) -> Progress<'_> {
+        let is_terminal = std::io::stderr().is_terminal();
+        Progress { out, is_terminal, n_done: 0, n_all, group: None }
     }
 
     fn step(&mut self, id: &str) -> Result<(), std::io::Error> {
         self.n_done += 1;
-        let text = format!("check {} of {}: {id}", self.n_done, self.n_all);
-        self.say(&text)
+        let last_group = std::mem::replace(&mut self.group, id.chars().next());
+        if self.is_terminal || self.group != last_group {
+            self.say(&format!("check {} of {}: {id}", self.n_done, self.n_all))?;
+        }
+        Ok(())
     }
 
     fn clear(&mut self) -> Result<(), std::io::Error> {
-        self.say("")
+        if self.is_terminal { self.say("") } else { Ok(()) }
     }
 
     fn say(&mut self, text: &str) -> Result<(), std::io::Error> {
-        if !self.is_shown {
-            return Ok(());
+        if self.is_terminal {
+            write!(self.out, "\r\x1b[2K{text}")?;
+        } else {
+            writeln!(self.out, "{text}")?;
         }
-        let mut terminal = std::io::stderr().lock();
-        write!(terminal, "\r\x1b[2K{text}")?;
-        terminal.flush()
+        self.out.flush()
     }
 }
 

@@ -32,6 +32,7 @@ use crate::conformance::client::Failure;
 use crate::decision::Moment;
 use crate::{config, declog, grpc, source, tick};
 
+use scaler::Records;
 use screen::Screen;
 use story::Story;
 use verdict::{Lane, Verdict};
@@ -152,6 +153,7 @@ async fn tell(
     mut screen: Screen,
     out: &mut impl Write,
 ) -> Result<(), Error> {
+    let records = Records::open(args.decision_log.as_deref())?;
     let story = Arc::new(story);
     let mut profile = Profile::load(PROFILE)?;
     profile.shutdown.timeout_s = DRAIN_S;
@@ -162,7 +164,8 @@ async fn tell(
         let (story, profile, done) = (Arc::clone(&story), Arc::clone(&profile), Arc::clone(&done));
         tokio::task::spawn_blocking(move || rival::sweep(&story, &profile, &done))
     };
-    let (score, timeline) = lockstep::run(&story, &profile, args, &done, &mut screen).await?;
+    let lane = lockstep::run(&story, &profile, args.speed, records, &done, &mut screen);
+    let (score, timeline) = lane.await?;
     screen.wait(&rivals, &done).await;
     let sweep = rivals.await.map_err(Error::Rivals)?;
     screen.end();

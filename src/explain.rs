@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
+use crate::clock::Clock;
+use crate::duration::parse_millis;
 use crate::web::Snapshot;
 
 pub use text::print;
@@ -47,7 +49,7 @@ pub struct Args {
     /// How to print it.
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub format: Format,
-    /// Print again at each new decision, until interrupted.
+    /// Print again whenever anything but an age changes, until interrupted.
     #[arg(long)]
     pub watch: bool,
 }
@@ -119,11 +121,12 @@ pub enum Error {
     Write(#[source] io::Error),
 }
 
-/// Fetches the decision and prints it to `out`; with `watch` again at each new one, for ever.
+/// Fetches the decision and prints it to `out`; with `watch` again whenever it says something new,
+/// for ever, each time under a line with the time.
 ///
 /// # Errors
 ///
-/// When the scaler does not answer or refuses, or `out` fails. A closed pipe is a normal end.
+/// When the scaler does not answer or refuses, or `out` fails.
 pub async fn run(args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     let client = reqwest::Client::builder()
         .timeout(ANSWER_TIMEOUT)
@@ -132,21 +135,19 @@ pub async fn run(args: &Args, out: &mut dyn Write) -> Result<(), Error> {
         .build()
         .map_err(|source| Error::Unreachable { server: shown(args), source })?;
     let url = url(args)?;
-    let mut last_seen = None;
+    let clock = Clock::start();
+    let mut last_said = None;
     loop {
         let body = fetch(&client, &url, args).await?;
         let snapshot: Snapshot = serde_json::from_slice(&body)
             .map_err(|source| Error::NotOurs { server: shown(args), source })?;
-        let seen = (snapshot.workload.version, snapshot.workload.answer);
-        if last_seen != Some(seen) {
-            let shown = show(&snapshot, &body, args.format, last_seen.is_some(), out);
-            match shown.and_then(|()| out.flush()) {
-                Ok(()) => {}
-                // The reader has seen enough, as `head` does.
-                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
-                Err(error) => return Err(Error::Write(error)),
-            }
-            last_seen = Some(seen);
+        let (page, said) = page(&snapshot, body, args.format).map_err(Error::Write)?;
+        if last_said.as_ref() != Some(&said) {
+            let has_head = args.watch && args.format == Format::Text;
+            let head = has_head.then(|| head(&clock, last_said.is_some())).unwrap_or_default();
+            let written = out.write_all(head.as_bytes()).and_then(|()| out.write_all(&page));
+            written.and_then(|()| out.flush()).map_err(Error::Write)?;
+            last_said = Some(said);
         }
         if !args.watch {
             return Ok(());
@@ -155,25 +156,36 @@ pub async fn run(args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     }
 }
 
-fn show(
-    snapshot: &Snapshot,
-    body: &[u8],
-    format: Format,
-    is_next: bool,
-    out: &mut dyn Write,
-) -> io::Result<()> {
+/// What is printed of a snapshot, and what of it counts as said: of a text all but its ages, of JSON
+/// the number of the decision.
+fn page(snapshot: &Snapshot, mut body: Vec<u8>, format: Format) -> io::Result<(Vec<u8>, String)> {
     match format {
         Format::Text => {
-            if is_next {
-                writeln!(out)?;
-            }
-            print(snapshot, out)
+            let mut page = Vec::new();
+            print(snapshot, &mut page)?;
+            let said = without_ages(&String::from_utf8_lossy(&page));
+            Ok((page, said))
         }
         Format::Json => {
-            out.write_all(body)?;
-            out.write_all(b"\n")
+            body.push(b'\n');
+            Ok((body, format!("{} {:?}", snapshot.workload.version, snapshot.workload.answer)))
         }
     }
+}
+
+/// The words of a text that are no durations: where its lines end hangs on the durations too.
+fn without_ages(text: &str) -> String {
+    let is_age = |word: &str| {
+        let word = word.trim_matches(|c: char| !c.is_ascii_alphanumeric());
+        word.ends_with(|c: char| c.is_ascii_alphabetic()) && parse_millis(word).is_ok()
+    };
+    text.split_whitespace().filter(|word| !is_age(word)).collect::<Vec<_>>().join(" ")
+}
+
+fn head(clock: &Clock, is_next: bool) -> String {
+    let between = if is_next { "\n" } else { "" };
+    let at = jiff::Timestamp::from_millisecond(clock.now().0).unwrap_or_default();
+    format!("{between}{at:.0}\n")
 }
 
 fn workload(text: &str) -> Result<(String, String), NoWorkload> {

@@ -102,8 +102,7 @@ pub enum Error {
 ///
 /// # Errors
 ///
-/// When an argument is wrong, or the target cannot be read or scaled. A closed pipe is a normal
-/// end.
+/// When an argument is wrong, the target cannot be read or scaled, or `out` fails.
 pub async fn run(args: &Args, out: &mut dyn Write, warnings: &mut dyn Write) -> Result<(), Error> {
     let metadata = checked_metadata(args)?;
     if let Some(max) = args.max.filter(|max| *max < args.min) {
@@ -114,10 +113,7 @@ pub async fn run(args: &Args, out: &mut dyn Write, warnings: &mut dyn Write) -> 
     let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
     let survey = survey::survey(client, &namespace, &args.target).await?;
     let plan = plan::plan(&survey, args, metadata);
-    match print(&plan, args.format, out, warnings) {
-        Err(Error::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        other => other,
-    }
+    print(&plan, args.format, out, warnings)
 }
 
 fn print(

@@ -171,7 +171,7 @@ pub struct Member {
     pub id: Arc<str>,
     /// Where in its life it is.
     pub phase: Phase,
-    /// When it was created, where known.
+    /// When it was created, where known; a configured endpoint when it was first listed.
     pub created_at: Option<Moment>,
     /// When it turned ready, where known.
     pub ready_at: Option<Moment>,
@@ -207,4 +207,42 @@ pub struct Inventory {
     pub workloads: BTreeMap<WorkloadKey, Arc<Workload>>,
     /// Devices on the nodes, by resource name; empty where nodes may not be read.
     pub room: BTreeMap<Arc<str>, Room>,
+}
+
+impl Inventory {
+    /// This inventory of a configuration with the date of each endpoint: that of `old` where it was
+    /// listed before, else `now`.
+    #[must_use]
+    pub fn dated(&self, old: &Inventory, now: Moment) -> Inventory {
+        let mut dated = self.clone();
+        for (key, workload) in &mut dated.workloads {
+            let before = old.workloads.get(key).map_or(&[][..], |before| &before.members);
+            for member in &mut Arc::make_mut(workload).members {
+                let known = before.iter().find(|known| known.id == member.id);
+                member.created_at = known.map_or(Some(now), |known| known.created_at);
+            }
+        }
+        dated
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config;
+
+    #[test]
+    fn an_endpoint_keeps_the_date_of_its_first_listing() {
+        let listed = |endpoints: &str| {
+            let text = format!(
+                "workloads: [{{namespace: a, name: b, replicas: 2, endpoints: [{endpoints}]}}]"
+            );
+            config::parse(&text).unwrap().inventory
+        };
+        let first = listed("'x:1'").dated(&Inventory::default(), Moment(5));
+        let second = listed("'x:1', 'y:2'").dated(&first, Moment(9));
+        let members = &second.workloads[&WorkloadKey::new("a", "b")].members;
+        let dates: Vec<_> = members.iter().map(|member| member.created_at).collect();
+        assert_eq!(dates, [Some(Moment(5)), Some(Moment(9))]);
+    }
 }

@@ -18,8 +18,9 @@ pub struct Around {
     pub schedule_floor: u32,
 }
 
-/// How long an engine may load behind a probe that already says Ready: longer, and its silence is a
-/// fault. Some launchers answer the probe before the weights are there.
+/// How long an engine may load behind a probe that already says Ready, or at an address that the
+/// configuration lists: longer, and its silence is a fault. Some launchers answer the probe before
+/// the weights are there.
 const LOADING_MS: u64 = 600_000;
 
 /// Builds the observation of one tick. `reading` gives the state of a member's metrics by its id.
@@ -46,16 +47,20 @@ pub fn observe(
     let refuses = |engine: &Engine| engine.reading == Reading::Missing { why: Why::Refused };
     let replicas = match workload.counted {
         Counted::ByKubernetes => {
-            let loads = |engine: &Engine| {
+            let loads = |engine: &Engine, _: &Member| {
                 engine.phase == Phase::Ready
                     && refuses(engine)
                     && engine.ready_ms.is_some_and(|ready_ms| ready_ms < LOADING_MS)
             };
-            let n_loading = start_those(&mut engines, loads);
+            let n_loading = start_those(&mut engines, &workload.members, loads);
             loading(workload.replicas, n_loading)
         }
         Counted::ByAnswers => {
-            start_those(&mut engines, refuses);
+            let loads = |engine: &Engine, member: &Member| {
+                let is_new = |listed_at| now.millis_since(listed_at) < LOADING_MS;
+                refuses(engine) && member.created_at.is_none_or(is_new)
+            };
+            start_those(&mut engines, &workload.members, loads);
             count_answers(workload.replicas, &engines)
         }
     };
@@ -69,11 +74,17 @@ pub fn observe(
 }
 
 /// Counts these engines as starting; how many there are.
-fn start_those(engines: &mut [Engine], are: impl Fn(&Engine) -> bool) -> u32 {
+fn start_those(
+    engines: &mut [Engine],
+    members: &[Member],
+    are: impl Fn(&Engine, &Member) -> bool,
+) -> u32 {
     let mut n = 0;
-    for engine in engines.iter_mut().filter(|engine| are(engine)) {
-        engine.phase = Phase::Starting;
-        n += 1;
+    for (engine, member) in engines.iter_mut().zip(members) {
+        if are(engine, member) {
+            engine.phase = Phase::Starting;
+            n += 1;
+        }
     }
     n
 }
@@ -99,6 +110,7 @@ fn count_answers(configured: Replicas, engines: &[Engine]) -> Replicas {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::decision::{Health, Spec, State, decide};
     use crate::inventory::{Kubernetes, WorkloadKey};
 
     fn member(id: &str, phase: Phase) -> Member {
@@ -145,6 +157,23 @@ mod tests {
         );
         assert_eq!((seen.replicas.ready, seen.replicas.starting), (1, 2));
         assert_eq!(seen.engines[0].ready_ms, Some(4_000));
+    }
+
+    #[test]
+    fn a_listed_engine_that_never_answers_is_starting_for_as_long_as_one_may_load() {
+        let refused = |_: &Member| Reading::Missing { why: Why::Refused };
+        let health_at = |now_ms| {
+            let created_at = Some(Moment(1_000));
+            let listed = Member { created_at, ready_at: None, ..member("x", Phase::Ready) };
+            let replicas = Replicas { spec: Some(1), ..Replicas::default() };
+            let workload = Workload { replicas, ..workload(Counted::ByAnswers, vec![listed]) };
+            let seen = observe(&workload, refused, Around::default(), Moment(now_ms));
+            decide(&Spec::default(), State::default(), &seen, Moment(now_ms)).0.health
+        };
+        assert_eq!(health_at(600_999), Health::Starting);
+        let since = Moment(601_000);
+        let degraded = Health::Degraded { since, why: Why::Refused, answered: 0, expected: 1 };
+        assert_eq!(health_at(601_000), degraded);
     }
 
     #[test]

@@ -49,11 +49,11 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// The exit code. A log without a line proves nothing, so it counts as unreadable.
+    /// The exit code.
     #[must_use]
     pub fn exit_code(self) -> u8 {
         match self {
-            Summary { unreadable: 1.., .. } | Summary { same: 0, different: 0, .. } => 2,
+            Summary { unreadable: 1.., .. } => 2,
             Summary { different: 1.., .. } => 1,
             Summary { .. } => 0,
         }
@@ -71,6 +71,12 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
+    /// The log has no line, which proves nothing.
+    #[error("decision log `{}` holds no decision", path.display())]
+    Empty {
+        /// Which.
+        path: PathBuf,
+    },
     /// The result cannot be written.
     #[error("the result cannot be written")]
     Write(#[source] io::Error),
@@ -80,8 +86,8 @@ pub enum Error {
 ///
 /// # Errors
 ///
-/// When the log cannot be read or the result cannot be written; bad lines are no error but part of
-/// the result.
+/// When the log cannot be read or has no line, or the result cannot be written; bad lines are no
+/// error but part of the result.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<Summary, Error> {
     let failed = |source| Error::Read { path: args.file.clone(), source };
     let mut log: Box<dyn BufRead> = if args.file == Path::new("-") {
@@ -110,6 +116,9 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<Summary, Error> {
         printer.line(number, &replayed).map_err(Error::Write)?;
     }
     printer.end(summary).map_err(Error::Write)?;
+    if summary == Summary::default() {
+        return Err(Error::Empty { path: args.file.clone() });
+    }
     Ok(summary)
 }
 

@@ -2,12 +2,12 @@
 //!
 //! Must not decide what is logged elsewhere, and must not be set up twice in one process.
 
-use std::error::Error as StdError;
-use std::fmt;
 use std::io::IsTerminal as _;
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::util::SubscriberInitExt as _;
+
+pub use loadgen::stdio::ErrorChain;
 
 /// What is logged unless told otherwise. The Kubernetes client reports each retry of an outage on its
 /// own; `cluster` says it once, with the cause.
@@ -27,9 +27,7 @@ pub enum Format {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The filter directive is not one.
-    #[error(
-        "log filter `{directive}` is invalid: expected e.g. `info` or `ghostscaler=debug,info`"
-    )]
+    #[error("log filter `{directive}` is none such as `info` or `ghostscaler=debug,info`")]
     Filter {
         /// As given.
         directive: String,
@@ -62,45 +60,15 @@ pub fn init(format: Format, directive: &str) -> Result<(), Error> {
     .map_err(Error::AlreadySet)
 }
 
-/// Shows an error with all its sources, `outer: inner: innermost`.
-///
-/// Needed because no `Display` of this crate repeats its source.
-#[derive(Debug, Clone, Copy)]
-pub struct ErrorChain<'a>(pub &'a (dyn StdError + 'static));
-
-impl fmt::Display for ErrorChain<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)?;
-        let mut source = self.0.source();
-        while let Some(error) = source {
-            write!(f, ": {error}")?;
-            source = error.source();
-        }
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[derive(Debug, thiserror::Error)]
-    #[error("outer failed")]
-    struct Outer(#[source] Inner);
-
-    #[derive(Debug, thiserror::Error)]
-    #[error("inner failed")]
-    struct Inner(#[source] std::io::Error);
-
-    #[test]
-    fn a_chain_shows_every_source_once() {
-        let error = Outer(Inner(std::io::Error::other("disk full")));
-        assert_eq!(ErrorChain(&error).to_string(), "outer failed: inner failed: disk full");
-    }
-
     #[test]
     fn a_bad_filter_is_refused_with_the_directive_in_the_text() {
         let error = init(Format::Text, "ghostscaler=loud").unwrap_err();
-        assert!(error.to_string().contains("`ghostscaler=loud`"), "{error}");
+        let text = ErrorChain(&error).to_string();
+        assert!(text.contains("`ghostscaler=loud`"), "{text}");
+        assert_eq!(text.matches("expected").count(), 1, "{text}");
     }
 }

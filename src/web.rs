@@ -11,6 +11,7 @@ mod view;
 mod wake;
 pub mod words;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use axum::extract::rejection::{PathRejection, QueryRejection};
@@ -238,7 +239,8 @@ fn find(registry: &Registry, key: &WorkloadKey) -> Result<Vec<Arc<Tracker>>, Err
     let mut found: Vec<Arc<Tracker>> =
         trackers.iter().filter(|tracker| tracker.key.workload == *key).map(Arc::clone).collect();
     if found.is_empty() {
-        return Err(Error::UnknownWorkload(key.to_string().chars().take(520).collect()));
+        let name = key.to_string().chars().take(520).collect();
+        return Err(Error::UnknownWorkload { name, known: known(&trackers) });
     }
     let answered = |tracker: &Tracker| match tracker.published.load().answer {
         Answer::Value { want, .. } => std::cmp::Reverse(Some(want)),
@@ -248,6 +250,20 @@ fn find(registry: &Registry, key: &WorkloadKey) -> Result<Vec<Arc<Tracker>>, Err
     // ones the one in force, not one that an edit has just replaced.
     found.sort_by_key(|tracker| (answered(tracker), !tracker.is_listed(), tracker.key.trigger));
     Ok(found)
+}
+
+/// The first workloads by name, for whoever has misspelled one.
+fn known(trackers: &[Arc<Tracker>]) -> String {
+    /// An error is read at a terminal.
+    const MOST_NAMED: usize = 10;
+    let names: BTreeSet<&WorkloadKey> =
+        trackers.iter().map(|tracker| &tracker.key.workload).collect();
+    let named: Vec<String> = names.iter().take(MOST_NAMED).map(ToString::to_string).collect();
+    match names.len() - named.len() {
+        _ if named.is_empty() => "none is known yet".to_owned(),
+        0 => format!("known are {}", named.join(", ")),
+        n_more => format!("known are {} and {n_more} more", named.join(", ")),
+    }
 }
 
 fn key(path: Result<Path<(String, String)>, PathRejection>) -> Result<WorkloadKey, Error> {

@@ -37,7 +37,8 @@ async fn run(args: &Args) -> (Outcome, Value) {
     let mut out = Vec::new();
     // Far beyond the longest run: a hanging client fails its test instead of the whole suite.
     let limit = Duration::from_secs(300);
-    let outcome = tokio::time::timeout(limit, conformance::run(args, &mut out))
+    let mut progress = std::io::sink();
+    let outcome = tokio::time::timeout(limit, conformance::run(args, &mut out, &mut progress))
         .await
         .expect("a run is bounded")
         .expect("a run can be made");

@@ -147,7 +147,7 @@ fn the_examples_of_a_configuration_are_accepted() {
 #[test]
 fn commands_that_are_shown_can_be_given() {
     let readme = read("README.md");
-    let in_blocks = blocks(&readme, "sh").join("\n");
+    let in_blocks = blocks(&readme, "sh").join("\n").replace("\\\n", "");
     let example = read(LOCAL_EXAMPLE);
     let in_example = example
         .lines()
@@ -161,6 +161,26 @@ fn commands_that_are_shown_can_be_given() {
         n_commands += 1;
     }
     assert!(n_commands >= 5, "README.md shows no commands in ```sh blocks any more");
+}
+
+#[test]
+fn lines_of_the_readme_fit_120_columns_outside_of_tables() {
+    for line in read("README.md").lines().filter(|line| !line.starts_with('|')) {
+        assert!(line.chars().count() <= 120, "{line}");
+    }
+}
+
+#[test]
+fn every_help_fits_80_columns() {
+    for mut args in [Args::command(), loadgen::args::Args::command()] {
+        args.build();
+        for command in args.get_subcommands_mut() {
+            let help = command.render_long_help().to_string();
+            for line in help.lines() {
+                assert!(line.chars().count() <= 80, "{}: {line}", command.get_name());
+            }
+        }
+    }
 }
 
 #[test]

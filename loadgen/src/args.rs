@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::stdio::{ErrorChain, Output};
 use crate::{dcgm, profiles, run, server};
 
 /// LLM serving engines without GPUs, and the load that is put on them.
@@ -44,17 +45,19 @@ impl Args {
     /// was required does not hold, 2 when it could not be done.
     #[must_use]
     pub fn run(self) -> ExitCode {
+        let mut out = Output::new(std::io::stdout().lock());
         let result = match self.command {
             Command::Engine(args) => args.run().map(|()| 0),
-            Command::Profiles(args) => args.run(&mut std::io::stdout().lock()).map(|()| 0),
-            Command::Dcgm(args) => args.run(&mut std::io::stdout().lock()).map(|()| 0),
-            Command::Run(args) => args.run(&mut std::io::stdout().lock()),
+            Command::Profiles(args) => args.run(&mut out).map(|()| 0),
+            Command::Dcgm(args) => args.run(&mut out).map(|()| 0),
+            Command::Run(args) => args.run(&mut out),
         };
         match result {
             Ok(code) => ExitCode::from(code),
+            Err(_) if out.is_closed() => ExitCode::SUCCESS,
             Err(error) => {
-                // A reader that has gone away is no fault worth a word.
-                drop(writeln!(std::io::stderr(), "error: {error:#}"));
+                // Who has closed standard error wants no word.
+                drop(writeln!(std::io::stderr(), "error: {}", ErrorChain(error.as_ref())));
                 ExitCode::from(2)
             }
         }

@@ -112,5 +112,6 @@ mod listen;
 pub mod profiles;
 pub mod run;
 pub mod server;
+pub mod stdio;
 pub mod text;
 pub mod traces;

@@ -84,7 +84,8 @@ Examples:
   loadgen run --url http://gw --model m --trace azure.csv --trace-format azure
   loadgen run --url http://gw --model m --rate 1 --find-knee
 
-Exit codes: 0 measured, 1 a --require failed, 2 could not run.";
+Exit codes: 0 measured, 1 a --require failed, 2 could not run, or nothing
+was answered: there is a report then, and no figure in it says anything.";
 
 /// Put load on an OpenAI-compatible server and report what its users would see.
 #[derive(Debug, clap::Args)]
@@ -261,7 +262,8 @@ fn seconds(text: &str) -> Result<f64, duration::Error> {
 
 impl Args {
     /// Runs it, and writes the report to `out` or to the file that was named. The exit code: 0 if
-    /// all that was required holds, 1 if not, 2 if the schedule could not be kept to its end.
+    /// all that was required holds, 1 if not, 2 if the schedule could not be kept to its end or
+    /// nothing was answered.
     ///
     /// # Errors
     ///
@@ -302,7 +304,7 @@ impl Args {
         if let Some(error) = outcome.trace_error {
             return Err(error.into());
         }
-        Ok(u8::from(!report.holds()))
+        Ok(if report.is_unanswered() { 2 } else { u8::from(!report.holds()) })
     }
 
     async fn measure(
@@ -334,8 +336,12 @@ impl Args {
             plan.load = Load::Rate { curve: Curve::constant(rate), process: self.arrival };
             plan.seed = plan.seed.wrapping_add(1);
             let shared = Arc::new(plan);
-            display.begin(format!("{rate:.2}/s: "));
+            display.begin(format!("{rate}/s: "));
             let (report, outcome) = self.measure(&shared, interrupted.clone(), display).await?;
+            if steps.is_empty() && report.is_unanswered() {
+                // A lower rate is no more likely to be answered.
+                return Ok((report, outcome));
+            }
             plan = Arc::into_inner(shared).context("a thread outlived its run")?;
             let step = Step::of(rate, &report, least);
             let holds = step.holds;

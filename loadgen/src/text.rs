@@ -1,4 +1,5 @@
-//! Words as a terminal shows them: lines of 80 columns, and texts cut to what fits.
+//! Words as a terminal shows them: lines of 80 columns, texts cut to what fits, and names that were
+//! misspelled.
 //!
 //! Must not know what is said.
 
@@ -31,6 +32,18 @@ pub fn wrapped(first: &str, rest: &str, words: &str) -> String {
     text
 }
 
+/// `did you mean … ? ` with the name that was probably meant; empty where none is near.
+pub fn did_you_mean<'a>(given: &str, names: impl Iterator<Item = &'a str>) -> String {
+    /// One letter of two wrong is no slip of the finger any more.
+    const NEAR: f64 = 0.6;
+    let likeness = |name: &str| strsim::normalized_damerau_levenshtein(given, name);
+    let nearest = names.max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
+    match nearest.filter(|name| likeness(name) >= NEAR) {
+        Some(name) => format!("did you mean `{name}`? "),
+        None => String::new(),
+    }
+}
+
 /// The beginning of a text, with an ellipsis where more than `most_chars` were cut.
 pub(crate) fn shortened(text: &str, most_chars: usize) -> String {
     match text.char_indices().nth(most_chars) {
@@ -60,6 +73,16 @@ mod tests {
         let long = "é".repeat(90);
         assert_eq!(wrapped("", "", &format!("a {long} b")), format!("a\n{long}\nb\n"));
         assert_eq!(wrapped("note: ", "  ", " "), "note:\n");
+    }
+
+    #[test]
+    fn only_a_near_name_was_meant() {
+        let meant = |given| did_you_mean(given, ["hang", "static"].into_iter());
+        assert_eq!(meant("hnag"), "did you mean `hang`? ");
+        assert_eq!(meant("statc"), "did you mean `static`? ");
+        for given in ["foo", "", "h", "stop", "hangs-for-ever"] {
+            assert_eq!(meant(given), "", "{given}");
+        }
     }
 
     #[test]

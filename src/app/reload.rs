@@ -84,7 +84,8 @@ fn apply(new: Config, current: &mut Config, in_cluster: bool, parts: &Parts) -> 
     let upstreams = upstreams.changed_to(&new, &parts.scraper, &parts.metrics, parts.clock)?;
     parts.upstreams.store(Arc::new(upstreams));
     if !in_cluster {
-        parts.registry.set_inventory(Arc::clone(&new.inventory));
+        let dated = new.inventory.dated(&parts.registry.inventory(), parts.clock.now());
+        parts.registry.set_inventory(Arc::new(dated));
     }
     *current = new;
     Ok(())

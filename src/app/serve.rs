@@ -164,7 +164,8 @@ async fn inventory(
 ) -> anyhow::Result<bool> {
     let in_pod = args.kubernetes_service_host.is_some() && Path::new(SERVICE_ACCOUNT).exists();
     if args.kubeconfig.is_none() && !in_pod {
-        parts.registry.set_inventory(Arc::clone(&config.inventory));
+        let dated = config.inventory.dated(&Inventory::default(), parts.clock.now());
+        parts.registry.set_inventory(Arc::new(dated));
         return Ok(false);
     }
     if !config.inventory.workloads.is_empty() {

@@ -64,6 +64,22 @@ workloads:
 }
 
 #[test]
+fn what_is_no_number_of_replicas_is_told_what_would_be_one() {
+    let text = faults(
+        "workloads: [{namespace: a, name: b, min: -1, max: 1.5, replicas: many},
+                     {namespace: a, name: c, min: 3, max: 2}]",
+    );
+    for part in [
+        "`workloads[0].min` is \"-1\": expected a number from 0 to 1000000",
+        "`workloads[0].max` is \"1.5\": expected a number from 1 to 1000000",
+        "`workloads[0].replicas` is \"many\": expected a number from 0 to 1000000",
+        "`workloads[1].max` is \"2\": expected a number from 3 to 1000000",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+}
+
+#[test]
 fn a_name_used_twice_is_a_fault() {
     let text = faults("workloads: [{namespace: a, name: b}, {namespace: a, name: b}]");
     assert!(text.contains("not used twice"), "{text}");

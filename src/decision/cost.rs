@@ -61,7 +61,7 @@ const ERROR_CALM: f64 = 2.0 * ERROR_MIN;
 const REACH_ROWS: f64 = 10.0;
 const REACH_MEMORY_ROWS: f64 = 17_280.0;
 /// Rows, mean error and relative standard error of the price of work that make a fit usable.
-const USABLE_ROWS: f64 = 20.0;
+pub(super) const USABLE_ROWS: f64 = 20.0;
 const USABLE_ERROR: f64 = 0.25;
 const USABLE_SPREAD: f64 = 0.25;
 

@@ -14,11 +14,11 @@ use tokio::time::Instant;
 use super::cluster::{Cluster, Score};
 use super::gpus::Gpus;
 use super::pages::{Pages, Shared, Site, lock};
-use super::scaler::Scaler;
+use super::scaler::{Records, Scaler};
 use super::screen::{Now, Screen};
 use super::story::Story;
 use super::timeline::Timeline;
-use super::{Args, Error, MAX, NAME, NAMESPACE, START, moment, time};
+use super::{Error, MAX, NAME, NAMESPACE, START, moment, time};
 use crate::clock::{Clock, Hand};
 use crate::conformance::client::{self, Connection, Event, Role, Stream};
 use crate::decision::Moment;
@@ -50,7 +50,8 @@ fn object() -> ScaledObject {
 pub(super) async fn run(
     story: &Arc<Story>,
     profile: &Arc<Profile>,
-    args: &Args,
+    speed: Option<f64>,
+    records: Records,
     sweep_done: &AtomicUsize,
     screen: &mut Screen,
 ) -> Result<(Score, Timeline), Error> {
@@ -59,8 +60,7 @@ pub(super) async fn run(
     let site = Site { cluster, gpus: Gpus::new()? };
     let site: Shared = Arc::new(std::sync::Mutex::new(site));
     let pages = Pages::serve(Arc::clone(&site)).await.map_err(Error::Listen)?;
-    let log = args.decision_log.as_deref();
-    let scaler = Scaler::start(clock, pages.address, &site, log).await?;
+    let scaler = Scaler::start(clock, pages.address, &site, records).await?;
     let mut lane = Lane::new(site, hand, scaler).await?;
     let mut timeline = Timeline::new(story);
     screen.begin(lane.scaler.http);
@@ -75,7 +75,7 @@ pub(super) async fn run(
                 sweep_done: sweep_done.load(Ordering::Relaxed),
             });
         }
-        if let Some(speed) = args.speed {
+        if let Some(speed) = speed {
             let wall = Duration::from_secs_f64(time(lane.now).as_secs_f64() / speed);
             tokio::time::sleep_until(began + wall).await;
         }

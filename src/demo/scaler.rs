@@ -36,6 +36,25 @@ const FOR_EVER: Duration = Duration::from_secs(7 * 24 * 3_600);
 const SCRAPE_TIMEOUT_MS: u64 = 60_000;
 const WAKE_SOURCE: &str = "gateway";
 
+/// Where the scaler's decisions are kept, if anywhere. Opened before anything else is begun, so that
+/// a file that cannot be written is told at once.
+pub(super) struct Records {
+    metrics: Metrics,
+    log: Option<(DecisionLog, declog::Writer)>,
+}
+
+impl Records {
+    pub(super) fn open(path: Option<&Path>) -> Result<Records, declog::Error> {
+        let metrics = Metrics::default();
+        let open = |path: &Path| {
+            let target = declog::Target::File { path: path.to_owned(), max_bytes: u64::MAX };
+            DecisionLog::open(target, metrics.clone())
+        };
+        let log = path.map(open).transpose()?;
+        Ok(Records { metrics, log })
+    }
+}
+
 /// A running scaler; ends with its value.
 pub(super) struct Scaler {
     pub(super) grpc: SocketAddr,
@@ -56,25 +75,18 @@ impl Scaler {
         clock: Clock,
         pages: SocketAddr,
         site: &Shared,
-        log: Option<&Path>,
+        records: Records,
     ) -> Result<Scaler, Error> {
         let config = config::parse(&format!(
             "wakeSources: [{{name: {WAKE_SOURCE}, kind: gauge, \
              url: 'http://{pages}/gateway/metrics', metric: {GATEWAY_METRIC}}}]\n\
              dcgm: {{endpoints: ['http://{pages}/dcgm/metrics']}}"
         ))?;
-        let metrics = Metrics::default();
+        let Records { metrics, log } = records;
+        let (log, log_writer) = log.unzip();
         let options =
             scrape::Options { timeout_ms: SCRAPE_TIMEOUT_MS, ..scrape::Options::default() };
         let scraper = Scraper::new(options)?;
-        let (log, log_writer) = match log {
-            Some(path) => {
-                let target = declog::Target::File { path: path.to_owned(), max_bytes: u64::MAX };
-                let (log, writer) = DecisionLog::open(target, metrics.clone())?;
-                (Some(log), Some(writer))
-            }
-            None => (None, None),
-        };
         let upstreams = Upstreams::start(&config, &scraper, &metrics, clock)?;
         let parts = Arc::new(Parts {
             registry: Registry::new(Limits::default(), clock),

@@ -43,6 +43,24 @@ async fn a_seed_gives_the_same_bytes_whenever_it_is_told() {
     assert_eq!((&lanes[1]["held"], &lanes[0]["timeline"]["ready"][0]), (&0.into(), &0.into()));
 }
 
+#[tokio::test]
+async fn a_log_that_cannot_be_written_is_told_before_anything_begins() {
+    let args = Args {
+        seed: 5,
+        speed: None,
+        decision_log: Some("/nonexistent/log".into()),
+        format: Format::Text,
+    };
+    let mut out = Vec::new();
+    // The whole day, which would take longer than anybody waits here.
+    let story = Story::new(5);
+    let screen = Screen::silent(&story);
+    let began = std::time::Instant::now();
+    let error = tell(story, &args, screen, &mut out).await.unwrap_err();
+    assert!(matches!(error, Error::Log(_)), "{error}");
+    assert!(began.elapsed() < std::time::Duration::from_secs(5), "{:?}", began.elapsed());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_verdict_fits_eighty_columns() {
     let text = told(5, Format::Text).await;

@@ -15,6 +15,10 @@ use super::timeline::{COLUMNS, Timeline, bars, load};
 use super::{MAX, START};
 use crate::text::wrapped;
 
+/// What the table's least obvious columns count.
+const LEGEND: &str =
+    "dips kept: no replica let go in them; held: waited while no replica was ready";
+
 /// One lane and what it came to.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Lane {
@@ -156,7 +160,7 @@ impl Verdict {
         writeln!(
             out,
             "{:18}{:>9}{:>11}{:>8}{:>7}{:>11}{:>7}{:>6}",
-            "Lane", "in SLO", "GPU-hours", "starts", "flaps", "dips held", "lost", "held"
+            "Lane", "in SLO", "GPU-hours", "starts", "flaps", "dips kept", "lost", "held"
         )?;
         for lane in &self.lanes {
             let score = &lane.score;
@@ -173,7 +177,7 @@ impl Verdict {
                 score.held,
             )?;
         }
-        writeln!(out)
+        writeln!(out, "{LEGEND}\n")
     }
 
     fn print_sweep(&self, out: &mut impl Write) -> io::Result<()> {

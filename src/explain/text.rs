@@ -137,8 +137,10 @@ fn inputs(out: &mut dyn Write, decision: &Decision, snapshot: &Snapshot) -> io::
     let parts =
         start.map_or_else(String::new, |start| format!("; the last took {}", words::start(&start)));
     item(out, "cold start", &format!("{}{parts}", format_millis(inputs.cold_start_ms)))?;
-    let score = inputs.ghost_score.map_or(String::new(), |score| format!("{score:.0} of 100, "));
-    item(out, "ghost score", &format!("{score}hold {}", format_millis(inputs.hold_ms)))?;
+    let score = inputs
+        .ghost_score
+        .map_or_else(|| "none below two replicas".to_owned(), |score| format!("{score:.0} of 100"));
+    item(out, "ghost score", &format!("{score}, hold {}", format_millis(inputs.hold_ms)))?;
     if let Some(policy) = &snapshot.policy {
         let slo = format!(
             "first token {}, then {} a token",

@@ -6,6 +6,7 @@ use super::baselines;
 use super::candidate::{Candidate, Context, Why};
 use super::product::Ghostscaler;
 use crate::decision::{Part, Spec, ZeroAfter};
+use crate::text::did_you_mean;
 
 /// The product's name among the policies.
 const OURS: &str = "ghostscaler";
@@ -53,24 +54,17 @@ impl Catalog {
             self.all.iter().map(|candidate| candidate.policy).collect();
         known.dedup();
         known.push("all");
-        let nearest = known
-            .iter()
-            .copied()
-            .max_by(|a, b| strsim::jaro_winkler(a, name).total_cmp(&strsim::jaro_winkler(b, name)));
-        Unknown {
-            name: name.to_owned(),
-            nearest: nearest.unwrap_or("all"),
-            known: known.join(", "),
-        }
+        let meant = did_you_mean(name, known.iter().copied());
+        Unknown { name: name.to_owned(), meant, known: known.join(", ") }
     }
 }
 
 /// No policy has that name.
 #[derive(Debug, thiserror::Error)]
-#[error("`--policy {name}` is not known: did you mean `{nearest}`? There are {known}")]
+#[error("`--policy {name}` is not known: {meant}expected some of {known}")]
 pub struct Unknown {
     name: String,
-    nearest: &'static str,
+    meant: String,
     known: String,
 }
 

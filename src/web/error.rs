@@ -16,8 +16,13 @@ pub enum Error {
     #[error("method {0} is not allowed here")]
     Method(String),
     /// No workload of that name is tracked.
-    #[error("workload {0} is not known")]
-    UnknownWorkload(String),
+    #[error("workload {name} is not known; {known}")]
+    UnknownWorkload {
+        /// As given, shortened.
+        name: String,
+        /// Which are, in words.
+        known: String,
+    },
     /// A query parameter is out of range.
     #[error("`{field}` is \"{value}\": expected {expected}")]
     Query {
@@ -56,11 +61,11 @@ impl Error {
                 "method_not_allowed",
                 "read with GET; wake with POST",
             ),
-            Error::UnknownWorkload(_) => (
+            Error::UnknownWorkload { .. } => (
                 StatusCode::NOT_FOUND,
                 "unknown_workload",
-                "GET /api/v1/workloads lists the known ones; a ScaledObject is known once KEDA \
-                 has asked for it or its trigger is readable",
+                "GET /api/v1/workloads lists them all; a ScaledObject is known once KEDA has asked \
+                 for it or its trigger is readable",
             ),
             Error::Query { .. } => {
                 (StatusCode::BAD_REQUEST, "bad_query", "correct the query parameter")

@@ -101,6 +101,22 @@ async fn the_list_can_be_kept_to_a_namespace() {
 }
 
 #[tokio::test]
+async fn whoever_misspells_a_workload_is_told_the_first_ten() {
+    let message = async |names: &[&str]| {
+        let registry = registry(names.iter().map(|name| workload("prod", name)));
+        let router = router(api(&registry, Access::default()));
+        let answer = ask(&router, NEAR, "GET /api/v1/workloads/prod/lm", "").await.json();
+        answer["error"]["message"].as_str().unwrap().to_owned()
+    };
+    let is = "workload prod/lm is not known;";
+    assert_eq!(message(&[]).await, format!("{is} none is known yet"));
+    assert_eq!(message(&["b", "a"]).await, format!("{is} known are prod/a, prod/b"));
+    let many: Vec<String> = (10..22).map(|number| format!("llm-{number}")).collect();
+    let many = message(&many.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    assert!(many.contains("prod/llm-18, prod/llm-19 and 2 more"), "{many}");
+}
+
+#[tokio::test]
 async fn what_is_asked_wrongly_is_answered_with_a_remedy() {
     let registry = registry([workload("prod", "llm")]);
     let router = router(api(&registry, Access::default()));

@@ -198,6 +198,8 @@ impl Workload {
         let decision = published.decision.as_deref();
         let policy = published.spec.as_deref();
         let inputs = decision.map(|decision| &decision.inputs);
+        let observed = tracker.observed.load();
+        let engines = observed.as_deref().map_or(&[][..], |observed| &observed.engines);
         let (answered, active) = match published.answer {
             Answer::Value { want, active } => (Some(want), Some(active)),
             Answer::Unavailable { .. } => (None, None),
@@ -237,7 +239,7 @@ impl Workload {
             version: published.version,
             age_ms: now.millis_since(published.at),
             answer: published.answer,
-            summary: words::summary(&published.answer, decision, policy),
+            summary: words::summary(&published.answer, decision, policy, engines),
             reasons,
         }
     }

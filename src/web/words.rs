@@ -5,15 +5,21 @@
 mod kubernetes;
 
 use crate::decision::{
-    Answer, Decision, Health, LevelSource, Mode, Rule, Spec, Unavailable, ZeroAfter,
+    Answer, Decision, Engine, Health, LevelSource, Mode, Rule, Spec, Unavailable, Why, ZeroAfter,
 };
 use crate::duration::format_millis;
 
 pub use kubernetes::{cluster, effect, hpa, start};
 
 /// One sentence for one answer: the count, the rule that set it, the queue, and what is not whole.
+/// `engines` are those that the decision was made on, where they are at hand.
 #[must_use]
-pub fn summary(answer: &Answer, decision: Option<&Decision>, spec: Option<&Spec>) -> String {
+pub fn summary(
+    answer: &Answer,
+    decision: Option<&Decision>,
+    spec: Option<&Spec>,
+    engines: &[Engine],
+) -> String {
     let want = match answer {
         Answer::Unavailable { why } => return unavailable(*why).to_owned(),
         Answer::Value { want, .. } => *want,
@@ -23,7 +29,7 @@ pub fn summary(answer: &Answer, decision: Option<&Decision>, spec: Option<&Spec>
     };
     let mut sentence =
         format!("{} = {}; {}", replicas(decision.want), because(decision, spec), queue(decision));
-    if let Some(health) = health(decision) {
+    if let Some(health) = health(decision, engines) {
         sentence.push_str("; ");
         sentence.push_str(&health);
     }
@@ -96,11 +102,10 @@ fn queue(decision: &Decision) -> String {
 }
 
 /// What is not whole; `None` if everything is.
-#[must_use]
-pub fn health(decision: &Decision) -> Option<String> {
+fn health(decision: &Decision, engines: &[Engine]) -> Option<String> {
     match decision.health {
         Health::Ok => None,
-        Health::Starting => Some("all replicas are starting".to_owned()),
+        Health::Starting => Some(starting(engines)),
         Health::NotYetObserved => Some("not observed yet".to_owned()),
         Health::Degraded { since, why, answered, expected } => Some(format!(
             "degraded for {}: {answered} of {expected} engines answered ({})",
@@ -108,6 +113,16 @@ pub fn health(decision: &Decision) -> Option<String> {
             why.sentence()
         )),
     }
+}
+
+/// A refused connection is told from the start: it may be an engine that loads, or a wrong port.
+fn starting(engines: &[Engine]) -> String {
+    if !engines.iter().any(|engine| engine.reading.why() == Some(Why::Refused)) {
+        return "all replicas are starting".to_owned();
+    }
+    let n_answered = engines.iter().filter(|engine| engine.reading.last().is_some()).count();
+    let (n_engines, why) = (engines.len(), Why::Refused.sentence());
+    format!("{n_answered} of {n_engines} engines answered yet ({why})")
 }
 
 /// The health's metric label and JSON word.

@@ -116,8 +116,13 @@ async fn the_table_says_what_was_seen_and_why_it_matters_in_80_columns() {
     args.format = Format::Table;
     args.only = ["A1", "A6", "A11"].map(str::to_owned).to_vec();
     let mut out = Vec::new();
-    let outcome = conformance::run(&args, &mut out).await.unwrap();
+    let mut progress = Vec::new();
+    let outcome = conformance::run(&args, &mut out, &mut progress).await.unwrap();
     assert_eq!(outcome, Outcome::Failed);
+    let progress = String::from_utf8(progress).unwrap();
+    for said in ["playing KEDA for 600ms", "check 1 of 3: A1"] {
+        assert!(progress.contains(said), "{progress}");
+    }
     let table = String::from_utf8(out).unwrap();
     for expected in [
         "pass  A1   GetMetricSpec always answers",
@@ -136,7 +141,7 @@ async fn the_table_says_what_was_seen_and_why_it_matters_in_80_columns() {
 async fn a_rule_that_does_not_exist_is_refused() {
     let mut args = args("127.0.0.1:1".parse().unwrap());
     args.only = vec!["A6".to_owned(), "Z9".to_owned()];
-    let error = conformance::run(&args, &mut Vec::new()).await.unwrap_err();
+    let error = conformance::run(&args, &mut Vec::new(), &mut std::io::sink()).await.unwrap_err();
     assert!(matches!(&error, Error::UnknownRule { id } if id == "Z9"), "{error}");
 }
 
@@ -145,7 +150,8 @@ async fn without_a_server_no_run_can_be_made() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
-    let error = conformance::run(&args(address), &mut Vec::new()).await.unwrap_err();
+    let error =
+        conformance::run(&args(address), &mut Vec::new(), &mut std::io::sink()).await.unwrap_err();
     assert!(matches!(&error, Error::Unreachable { .. }), "{error}");
 }
 
@@ -154,10 +160,13 @@ async fn a_server_that_accepts_and_says_nothing_does_not_hang_the_client() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let limit = Duration::from_secs(30);
-    let error = tokio::time::timeout(limit, conformance::run(&args(address), &mut Vec::new()))
-        .await
-        .expect("contact is bounded")
-        .unwrap_err();
+    let error = tokio::time::timeout(
+        limit,
+        conformance::run(&args(address), &mut Vec::new(), &mut std::io::sink()),
+    )
+    .await
+    .expect("contact is bounded")
+    .unwrap_err();
     assert!(matches!(&error, Error::Unreachable { .. }), "{error}");
     drop(listener);
 }

@@ -94,7 +94,7 @@ async fn a_client_certificate_is_shown_where_it_is_demanded() {
     let mut args = args(address);
     args.tls_ca = Some(file("tls/ca.pem"));
     args.only = vec!["A6".to_owned()];
-    let error = conformance::run(&args, &mut Vec::new()).await.unwrap_err();
+    let error = conformance::run(&args, &mut Vec::new(), &mut std::io::sink()).await.unwrap_err();
     assert!(matches!(&error, Error::Unreachable { .. }), "{error}");
 
     args.tls_cert = Some(file("grpc/tls/client.pem"));
@@ -109,10 +109,10 @@ async fn an_authority_that_is_not_the_servers_ends_the_run() {
     let (address, _proxy) = behind_tls(running.address, &[b"h2"], None).await;
     let mut args = args(address);
     args.tls_ca = Some(file("tls/other-ca.pem"));
-    let error = conformance::run(&args, &mut Vec::new()).await.unwrap_err();
+    let error = conformance::run(&args, &mut Vec::new(), &mut std::io::sink()).await.unwrap_err();
     assert!(matches!(&error, Error::Unreachable { .. }), "{error}");
 
     args.tls_ca = Some(file("tls/no-such-file.pem"));
-    let error = conformance::run(&args, &mut Vec::new()).await.unwrap_err();
+    let error = conformance::run(&args, &mut Vec::new(), &mut std::io::sink()).await.unwrap_err();
     assert!(error.to_string().contains("no-such-file.pem"), "{error}");
 }

@@ -147,3 +147,16 @@ async fn every_help_and_the_version_exit_with_0() {
     let nothing = run(&[]).await;
     assert_eq!(nothing.code, Some(2), "{nothing:?}");
 }
+
+#[test]
+fn a_reader_that_leaves_is_a_normal_end() {
+    let log = Config::new("no decision\n");
+    for format in ["text", "json"] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_ghostscaler"));
+        command.args(["replay", "--format", format]).arg(log.path()).stdout(writer);
+        let output = command.output().unwrap();
+        assert_eq!((output.status.code(), output.stderr), (Some(0), Vec::new()), "{format}");
+    }
+}

@@ -15,6 +15,7 @@ fn what_is_wrong_with_a_flag_is_said_with_what_was_expected() {
     let (_dir, path) = file("trace.csv", &plain(60));
     let trace = format!("--trace {} --trace-format csv --no-references", shown(&path));
     for (flags, message) in [
+        ("--policy foo", "`--policy foo` is not known: expected some of ghostscaler, "),
         ("--policy hpa-que", "`--policy hpa-que` is not known: did you mean `hpa-queue`?"),
         ("--profile 8b-a10", "profile `8b-a10` is not known: expected a file or one of 8b-a100"),
         ("--bar 1.5", "`--bar` is 1.5: expected 0.5 to 1"),

@@ -126,10 +126,14 @@ impl Search {
     pub fn next_rate(&self) -> Option<f64> {
         match (self.holds, self.fails) {
             (None, None) => Some(self.first),
-            (Some(holds), None) => (self.doublings < MOST_DOUBLINGS).then_some(holds * 2.0),
-            (None, Some(fails)) => (self.doublings < MOST_DOUBLINGS).then_some(fails / 2.0),
+            (Some(holds), None) => {
+                (self.doublings < MOST_DOUBLINGS).then(|| four_digits(holds * 2.0))
+            }
+            (None, Some(fails)) => {
+                (self.doublings < MOST_DOUBLINGS).then(|| four_digits(fails / 2.0))
+            }
             (Some(holds), Some(fails)) => {
-                (self.halvings < HALVINGS).then(|| (holds * fails).sqrt())
+                (self.halvings < HALVINGS).then(|| four_digits((holds * fails).sqrt()))
             }
         }
     }
@@ -153,6 +157,11 @@ impl Search {
     pub fn found(&self) -> (Option<f64>, Option<f64>) {
         (self.holds, self.fails)
     }
+}
+
+/// A rate that can be read and given again: four digits of it, exact to 0.05 %.
+fn four_digits(rate: f64) -> f64 {
+    format!("{rate:.3e}").parse().unwrap_or(rate)
 }
 
 impl Knee {
@@ -189,6 +198,7 @@ mod tests {
         let mut search = Search::new(first);
         let mut steps = 0;
         while let Some(rate) = search.next_rate() {
+            assert!(rate.to_string().trim_matches(['0', '.']).len() <= 5, "{rate}");
             search.learn(rate, rate <= carries);
             steps += 1;
         }

@@ -42,10 +42,10 @@ impl Display {
         self.next_s = progress.elapsed_s + PLAIN_PERIOD_S;
         let Progress { elapsed_s, scheduled, completed, errors, in_flight } = progress;
         let share = span_s.map(|span_s| (elapsed_s / span_s.max(1e-9)).min(1.0));
-        let of = span_s.map_or_else(String::new, |span_s| format!("/{span_s:.0}"));
-        let label = &self.label;
         let counts = format!(
-            "{label}{elapsed_s:.0}{of} s  due {scheduled}  whole {completed}  open {in_flight}  errors {errors}"
+            "{}{}  due {scheduled}  whole {completed}  open {in_flight}  errors {errors}",
+            self.label,
+            spent(elapsed_s, span_s)
         );
         let line = match (self.is_terminal, share) {
             (true, Some(share)) => format!("\r{} {counts}\x1b[K", bar(share)),
@@ -64,6 +64,15 @@ impl Display {
     }
 }
 
+/// The time so far, of all if that is known; answers may come for longer than requests are due.
+fn spent(elapsed_s: f64, span_s: Option<f64>) -> String {
+    match span_s {
+        None => format!("{elapsed_s:.0} s"),
+        Some(span_s) if elapsed_s <= span_s => format!("{elapsed_s:.0}/{span_s:.0} s"),
+        Some(span_s) => format!("{span_s:.0} s and {:.0} for answers", elapsed_s - span_s),
+    }
+}
+
 fn bar(share: f64) -> String {
     #[expect(
         clippy::cast_possible_truncation,
@@ -72,4 +81,16 @@ fn bar(share: f64) -> String {
     )]
     let full = (share * BAR_COLUMNS as f64).round() as usize;
     format!("[{}{}]", "#".repeat(full), "-".repeat(BAR_COLUMNS.saturating_sub(full)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_spent_is_never_more_than_all() {
+        assert_eq!(spent(2.4, Some(3.0)), "2/3 s");
+        assert_eq!(spent(10.0, Some(3.0)), "3 s and 7 for answers");
+        assert_eq!(spent(10.0, None), "10 s");
+    }
 }

@@ -294,6 +294,12 @@ impl Report {
         report
     }
 
+    /// Whether every request failed before its first token: nothing was measured then.
+    #[must_use]
+    pub fn is_unanswered(&self) -> bool {
+        self.total.errors > 0 && self.total.completed == 0 && self.total.ttft.count == 0
+    }
+
     /// Whether all that was required holds.
     #[must_use]
     pub fn holds(&self) -> bool {
@@ -327,7 +333,11 @@ fn is_bottleneck(outcome: &Outcome, total: &record::Class) -> bool {
 fn warnings(plan: &Plan, outcome: &Outcome, report: &Report) -> Vec<String> {
     let mut warnings = Vec::new();
     let total = &report.total;
-    if report.client.is_bottleneck {
+    let is_unanswered = report.is_unanswered();
+    if is_unanswered {
+        warnings.push("nothing was answered: check --url and --model".to_owned());
+    }
+    if report.client.is_bottleneck && !is_unanswered {
         let lag_ms = total.schedule_lag.p99.unwrap_or(0.0) * 1e3;
         warnings.push(format!(
             "the client was the bottleneck: requests left up to {lag_ms:.1} ms late (p99), {} not \
@@ -356,7 +366,7 @@ fn warnings(plan: &Plan, outcome: &Outcome, report: &Report) -> Vec<String> {
         ));
     }
     let lost = total.without_first_token;
-    if lost * 100 > total.scheduled {
+    if lost * 100 > total.scheduled && !is_unanswered {
         warnings.push(format!(
             "{lost} requests never got a first token: the percentiles are those of the luckier ones"
         ));
@@ -379,6 +389,9 @@ fn warnings(plan: &Plan, outcome: &Outcome, report: &Report) -> Vec<String> {
 }
 
 fn unknown(plan: &Plan, report: &Report) -> Vec<String> {
+    if report.is_unanswered() {
+        return Vec::new();
+    }
     let mut unknown = vec![
         "Times are seen from this machine: the network and every proxy between are in them."
             .to_owned(),

@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use crate::duration;
 use crate::engine::{PS_PER_MS, Time};
+use crate::text::did_you_mean;
 
 /// Something that goes wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -100,7 +101,8 @@ impl FromStr for Order {
         };
         let known = KINDS.iter().find(|(known, ..)| *known == name);
         let Some((_, form, _)) = known else {
-            return Err(Error::Unknown { name: name.to_owned(), nearest: nearest(name) });
+            let meant = did_you_mean(name, KINDS.iter().map(|(known, ..)| *known));
+            return Err(Error::Unknown { name: name.to_owned(), meant });
         };
         if let (Some(value), "") = (value, *form) {
             return Err(Error::NoValue { name: name.to_owned(), value: value.to_owned() });
@@ -132,14 +134,6 @@ fn split(text: &str, separator: char) -> (&str, Option<&str>) {
     text.split_once(separator).map_or((text, None), |(before, after)| (before, Some(after)))
 }
 
-fn nearest(name: &str) -> &'static str {
-    let mut names: Vec<&str> = KINDS.iter().map(|(known, ..)| *known).collect();
-    names.sort_by(|a, b| {
-        strsim::normalized_levenshtein(b, name).total_cmp(&strsim::normalized_levenshtein(a, name))
-    });
-    names[0]
-}
-
 impl fmt::Display for Order {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.pathology {
@@ -160,12 +154,12 @@ impl fmt::Display for Order {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// There is no such fault.
-    #[error("pathology `{name}` is not known: did you mean `{nearest}`? {}", names())]
+    #[error("pathology `{name}` is not known: {meant}{}", names())]
     Unknown {
         /// What was asked for.
         name: String,
-        /// The most similar name.
-        nearest: &'static str,
+        /// The question for a similar name, if there is one.
+        meant: String,
     },
     /// A fault got a value that takes none.
     #[error("pathology `{name}` takes no value: found `{value}`")]
@@ -297,6 +291,7 @@ mod tests {
     fn a_bad_order_names_what_is_wrong() {
         for (text, expect) in [
             ("hnag", "pathology `hnag` is not known: did you mean `hang`?"),
+            ("foo", "pathology `foo` is not known: expected one of hang, "),
             ("hang=3", "pathology `hang` takes no value: found `3`"),
             ("hang@soon", "the start of a pathology is `soon`: expected a duration"),
             ("hang+", "the length of a pathology is ``: expected a duration"),

@@ -142,7 +142,26 @@ fn a_server_that_is_not_there_is_counted_and_reported() {
     assert_eq!(report["errors_by_class"], json!({"connect": 100}));
     assert_eq!((at(&report, "/completed"), at(&report, "/attainment")), (0.0, 0.0));
     assert_eq!(report["ttft"]["p99"], Value::Null, "a failure is no time");
-    assert!(report["warnings"].to_string().contains("never got a first token"));
+    assert_eq!(report["warnings"], json!(["nothing was answered: check --url and --model"]));
+}
+
+#[test]
+fn where_nothing_is_answered_no_figure_is_told_and_no_lower_rate_tried() {
+    let url = nobody();
+    let rate = ["run", "--url", &url, "--model", "m", "--rate", "50", "--duration", "1s"];
+    for flags in [&["--require"][..], &["--find-knee"]] {
+        let output = loadgen(&[&rate[..], flags].concat());
+        let table = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{flags:?}: {table}");
+        assert_eq!(table.matches("WARNING: ").count(), 1, "{table}");
+        assert!(
+            table.contains("WARNING: nothing was answered: check --url and --model"),
+            "{table}"
+        );
+        for absent in ["silence", "p99", "bottleneck", "knee"] {
+            assert!(!table.contains(absent), "{absent} in\n{table}");
+        }
+    }
 }
 
 #[test]

@@ -176,3 +176,12 @@ fn token_numbers_are_exact() {
         assert_eq!(asked.body["prompt"].as_array().unwrap().len(), 777);
     }
 }
+
+#[test]
+fn a_reader_that_leaves_is_a_normal_end() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_loadgen"));
+    let output = command.arg("profiles").stdout(writer).output().unwrap();
+    assert_eq!((output.status.code(), output.stderr), (Some(0), Vec::new()));
+}

@@ -152,7 +152,8 @@ impl Told {
             (told, want) if want > told => "ScaledUp",
             _ => "ScaledDown",
         };
-        let sentence = summary(&published.answer, Some(decision), published.spec.as_deref());
+        let spec = published.spec.as_deref();
+        let sentence = summary(&published.answer, Some(decision), spec, &[]);
         Some(Occurrence {
             reason,
             action: format!("Want{want}"),

@@ -5,6 +5,7 @@
 use std::fmt;
 
 use super::Reason;
+use crate::decision::cost::USABLE_ROWS;
 use crate::duration::format_millis;
 
 impl fmt::Display for Reason {
@@ -22,12 +23,16 @@ impl fmt::Display for Reason {
                 f,
                 "{in_flight:.1} in flight, {per_replica:.0} per replica: {need:.2} needed"
             ),
-            Reason::Learning { rows } => {
-                write!(
-                    f,
-                    "still learning the engine's cost ({rows:.0} samples), so load only holds"
-                )
-            }
+            Reason::Learning { rows } if *rows < USABLE_ROWS => write!(
+                f,
+                "still learning the engine's cost ({rows:.0} of {USABLE_ROWS:.0} samples), so load \
+                 only holds"
+            ),
+            Reason::Learning { rows } => write!(
+                f,
+                "still learning the engine's cost ({rows:.0} samples, too much alike or too far \
+                 apart yet), so load only holds"
+            ),
             Reason::Backlog { waiting, work_s, horizon_ms } => write!(
                 f,
                 "{waiting:.0} waiting; {work_s:.0} s of work to clear within {} when an order \
@@ -159,6 +164,15 @@ mod tests {
             (
                 Reason::Work { work: 2.1, headroom: 0.25, rho: 0.85, need: 2.764 },
                 "work for 2.10 replicas plus 0.25 headroom, each trusted with 85 %: 2.76 needed",
+            ),
+            (
+                Reason::Learning { rows: 12.4 },
+                "still learning the engine's cost (12 of 20 samples), so load only holds",
+            ),
+            (
+                Reason::Learning { rows: 33.0 },
+                "still learning the engine's cost (33 samples, too much alike or too far apart \
+                 yet), so load only holds",
             ),
             (
                 Reason::Waiting { waiting: 3.0, cleared: 0.0, per_replica: 0.0 },

@@ -13,11 +13,13 @@ use super::replicas;
 /// any, by both tolerances that it may have.
 #[must_use]
 pub fn hpa(current: u32, want: u32, known: Option<&Hpa>) -> String {
+    // A workload of the configuration has none, and a cluster's may not be readable.
+    let whose = if known.is_some() { "" } else { "none known; by default one " };
     match effect(current, want, known) {
-        HpaEffect::Stays => format!("stays at {}", replicas(current)),
+        HpaEffect::Stays => format!("{whose}stays at {}", replicas(current)),
         HpaEffect::Goes { to } => {
             let next = known.map_or(to, |known| at_next_sync(current, to, known));
-            goes(current, next, to, known)
+            format!("{whose}{}", goes(current, next, to, known))
         }
         HpaEffect::Keda if want == 0 => {
             "out of play at zero: KEDA deactivates the target after its cooldownPeriod".to_owned()
@@ -191,8 +193,11 @@ mod tests {
             "inside HPA tolerance, no change: at 10 replicas the default 10 % ignores 9 to 11; \
              with `behavior` tolerance \"0\" it goes to 11"
         );
-        assert_eq!(hpa(9, 10, None), "goes from 9 to 10 at its next sync (15 s)");
-        assert_eq!(hpa(3, 3, None), "stays at 3 replicas");
+        assert_eq!(
+            hpa(9, 10, None),
+            "none known; by default one goes from 9 to 10 at its next sync (15 s)"
+        );
+        assert_eq!(hpa(3, 3, None), "none known; by default one stays at 3 replicas");
         for (current, want, text) in [(1, 0, "KEDA deactivates"), (0, 1, "KEDA activates")] {
             assert!(hpa(current, want, None).contains(text), "{}", hpa(current, want, None));
         }

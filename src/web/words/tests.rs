@@ -1,7 +1,7 @@
 //! Sentences that people read, each with the numbers that must be in it.
 
 use super::*;
-use crate::decision::{Next, Why};
+use crate::decision::{Next, Phase, Reading};
 use crate::web::fixtures::wanting;
 
 /// A decision by this rule: `want` over `ready` ready ones with `waiting` requests waiting.
@@ -19,7 +19,7 @@ fn by(rule: Rule, want: u32, ready: u32, waiting: Option<f64>) -> Decision {
 }
 
 fn check(decision: &Decision, spec: &Spec, expected: &str) {
-    assert_eq!(summary(&decision.answer, Some(decision), Some(spec)), expected);
+    assert_eq!(summary(&decision.answer, Some(decision), Some(spec), &[]), expected);
 }
 
 #[test]
@@ -61,10 +61,27 @@ fn every_rule_has_its_own_words() {
     let mut seen = std::collections::BTreeSet::new();
     for rule in Rule::ALL {
         let decision = by(rule, 3, 3, Some(0.0));
-        let sentence = summary(&decision.answer, Some(&decision), Some(&Spec::default()));
+        let sentence = summary(&decision.answer, Some(&decision), Some(&Spec::default()), &[]);
         assert!(sentence.starts_with("3 replicas = "), "{sentence}");
         assert!(seen.insert(sentence.clone()), "said twice: {sentence}");
     }
+}
+
+#[test]
+fn an_engine_that_refuses_is_told_before_it_counts_as_a_fault() {
+    let mut decision = by(Rule::Adopt, 1, 0, None);
+    decision.health = Health::Starting;
+    let told = |why| {
+        let reading = Reading::Missing { why };
+        let engine = Engine { id: "x".into(), phase: Phase::Starting, ready_ms: None, reading };
+        summary(&decision.answer, Some(&decision), Some(&Spec::default()), &[engine])
+    };
+    let refused = told(Why::Refused);
+    let expected = "no replica to wait at; 0 of 1 engines answered yet (connection refused: the \
+                    engine is still loading, or the port is wrong)";
+    assert!(refused.ends_with(expected), "{refused}");
+    let unread = told(Why::NotYetRead);
+    assert!(unread.ends_with("all replicas are starting"), "{unread}");
 }
 
 #[test]
@@ -136,12 +153,15 @@ fn shadow_mode_tells_both_counts() {
 fn what_has_no_value_says_why() {
     let none = Answer::Unavailable { why: Unavailable::NothingKnown };
     assert_eq!(
-        summary(&none, None, None),
+        summary(&none, None, None, &[]),
         "no answer: not even the present count is known; a workload of the configuration needs \
          `replicas`, one of a cluster a target whose scale can be read"
     );
     let undecided = Answer::Value { want: 1, active: true };
-    assert_eq!(summary(&undecided, None, None), "not observed yet: 1 replica = the present count");
+    assert_eq!(
+        summary(&undecided, None, None, &[]),
+        "not observed yet: 1 replica = the present count"
+    );
 }
 
 #[test]

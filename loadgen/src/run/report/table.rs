@@ -9,6 +9,11 @@ use crate::text;
 pub(super) fn render(report: &Report) -> String {
     let mut text = String::new();
     head(&mut text, report);
+    if report.is_unanswered() {
+        errors(&mut text, report);
+        verdicts(&mut text, report);
+        return text;
+    }
     times(&mut text, &report.total);
     for class in &report.classes {
         push(&mut text, format_args!(""));
@@ -50,6 +55,16 @@ pub(super) fn render(report: &Report) -> String {
             );
         }
     }
+    verdicts(&mut text, report);
+    push(&mut text, format_args!(""));
+    for unknown in &report.unknown {
+        wrapped(&mut text, "  ", unknown);
+    }
+    text
+}
+
+/// What was required, and what makes the figures doubtful.
+fn verdicts(text: &mut String, report: &Report) {
     for verdict in &report.requirements {
         let measured = match verdict.measured {
             None => "not measured".to_owned(),
@@ -59,16 +74,11 @@ pub(super) fn render(report: &Report) -> String {
             Some(value) => format!("measured {}", seconds(Some(value))),
         };
         let word = if verdict.holds { "holds" } else { "FAILS" };
-        push(&mut text, format_args!("required {}: {word}, {measured}", verdict.requirement));
+        push(text, format_args!("required {}: {word}, {measured}", verdict.requirement));
     }
     for warning in &report.warnings {
-        wrapped(&mut text, "WARNING: ", warning);
+        wrapped(text, "WARNING: ", warning);
     }
-    push(&mut text, format_args!(""));
-    for unknown in &report.unknown {
-        wrapped(&mut text, "  ", unknown);
-    }
-    text
 }
 
 fn head(text: &mut String, report: &Report) {
