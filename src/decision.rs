@@ -2,6 +2,8 @@
 //!
 //! No clock, IO, log or randomness: time is an argument, reasons are data. The same function
 //! serves, simulates, backtests and replays.
+//!
+#![doc = include_str!("decision/tried.md")]
 
 mod cost;
 mod decide;

@@ -64,15 +64,24 @@
 //!
 //! # Choices of the decision that its first sketch did not have
 //!
-//! - Demand counts served work net of the backlog that is being drained; max(served, arrivals)
-//!   alone orders again while a queue empties.
+//! - Demand is the balance of what was served and what the queue grew by. Arrivals count only beyond
+//!   chance (three sigma): the larger of two noisy numbers is too large most of the time.
+//! - The fit is trusted up to 1.3 times the load at which its rows were right, besides the healthy
+//!   minutes; a minute is healthy by its means over all replicas and with less than one waiting
+//!   request for each.
+//! - Rule 5 corrects what a pool keeps free for waiting, which falls with the root of its size, and
+//!   not the capacity: latency says how much waits, and nothing of the cliff behind it.
+//! - Headroom and hold are rehearsed: fifteen fleets of arithmetic meet the work that was there, and
+//!   the settings of the cheapest that is late for no more than 0.4 % are in force from the first
+//!   hour on. Until then headroom covers four fifths of past growth and releases teach the hold.
+//! - What was tried and lost is on the page of [`decision`].
 //! - Before a price is learned, a queue is weighed against what comes as well as against what the
 //!   ready replicas finish: a queue that stands at saturation is not "soon cleared".
 //! - A queue has to stand for 15 s before it teaches a limit or a throughput; one waiting request
 //!   in one sample is the scheduler between two steps.
 //! - Evidence that rests on the 60-s mean starts 60 s after the last tick that needed more, and a
 //!   change of the level's source starts it anew, for it was measured on another scale.
-//! - Between a release and taking it back lies a dead band of 5 % each way.
+//! - Between a release and taking it back lies a dead band of 5 %.
 //! - The cost model wants 10 % of spread in the work of its steps, for from an even load no slope
 //!   can be told. Random arrivals at a constant rate have that within minutes; a perfectly even
 //!   load stays unlearned. What was learned stays: rows that tell nothing new are not learned from.

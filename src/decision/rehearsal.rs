@@ -30,8 +30,8 @@ const LATE: f32 = 0.004;
 /// Where no lane is in time that often, bursts outrun every start: then so much more than the best
 /// lane is late may be, for what cannot be had is not worth buying.
 const BEYOND_REACH: f32 = 1.25;
-/// What a share of late work beyond that weighs: 1 % as much as a tenth of the bill.
-const WEIGHT: f32 = 10.0;
+/// What a share of late work beyond that weighs: 1 % as much as a fifth of the bill.
+const WEIGHT: f32 = 20.0;
 /// A lane has to be this much better than the one in force.
 const BETTER: f32 = 0.99;
 /// Cold starts after which rule 2 has worked a queue off: one to start, half a one to serve.
