@@ -12,7 +12,9 @@ use futures_util::stream::{self, StreamExt as _};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::core::v1::{Namespace, Pod, ServiceAccount};
-use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, PostParams};
+use kube::api::{
+    Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams,
+};
 use kube::core::NamespaceResourceScope;
 use kube::core::Resource;
 use libtest_mimic::Trial;
@@ -115,6 +117,14 @@ async fn fill(client: &kube::Client) {
             for number in 0..PODS_OF_EACH {
                 let pods = in_namespace::<Pod>(&client, &namespace);
                 create(&pods, pod(&name, number)).await;
+                // What starts is decided on each second, and a fleet does not start for ever. Without
+                // an address nothing is scraped.
+                let ready = json!({"status": {"phase": "Running", "conditions": [
+                    {"type": "Ready", "status": "True",
+                        "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});
+                let patch = Patch::Merge(&ready);
+                let name = format!("{name}-{number}");
+                pods.patch_status(&name, &PatchParams::default(), &patch).await.unwrap();
             }
         }
     });
