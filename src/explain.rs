@@ -144,7 +144,7 @@ pub async fn run(args: &Args, out: &mut dyn Write) -> Result<(), Error> {
         let (page, said) = page(&snapshot, body, args.format).map_err(Error::Write)?;
         if last_said.as_ref() != Some(&said) {
             let has_head = args.watch && args.format == Format::Text;
-            let head = has_head.then(|| head(&clock, last_said.is_some())).unwrap_or_default();
+            let head = if has_head { head(&clock, last_said.is_some()) } else { String::new() };
             let written = out.write_all(head.as_bytes()).and_then(|()| out.write_all(&page));
             written.and_then(|()| out.flush()).map_err(Error::Write)?;
             last_said = Some(said);

@@ -52,13 +52,12 @@ async fn a_log_that_cannot_be_written_is_told_before_anything_begins() {
         format: Format::Text,
     };
     let mut out = Vec::new();
-    // The whole day, which would take longer than anybody waits here.
+    // The whole day, for which nobody waits here.
     let story = Story::new(5);
     let screen = Screen::silent(&story);
-    let began = std::time::Instant::now();
     let error = tell(story, &args, screen, &mut out).await.unwrap_err();
     assert!(matches!(error, Error::Log(_)), "{error}");
-    assert!(began.elapsed() < std::time::Duration::from_secs(5), "{:?}", began.elapsed());
+    assert!(out.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
