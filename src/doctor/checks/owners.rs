@@ -43,13 +43,14 @@ pub(super) fn replicas_owned_elsewhere(facts: &Facts) -> Result<Option<Finding>,
         let owns = entry.pointer("/fieldsV1/f:spec/f:replicas").is_some();
         (owns && !scales && says_count(entry, target)).then_some(manager)
     });
+    let owner = owner.or_else(|| applier(target));
     // What comes from a file has no managers yet, and its count would be written at each apply.
     let is_file = text(target, "/metadata/uid").is_none() && managed.is_empty();
     let in_file = is_file.then(|| integer(target, "/spec/replicas")).flatten();
     let (kind, name) = (text(target, "/kind").unwrap_or_default(), name(target));
     let (what, fix) = match (owner, in_file) {
         (Some(manager), _) => {
-            (format!("{manager} owns spec.replicas of {kind}/{name}"), release(manager, target))
+            (format!("{manager} writes spec.replicas of {kind}/{name}"), release(manager, target))
         }
         (None, Some(replicas)) => (
             format!("the manifest of {kind}/{name} says replicas: {replicas}"),
@@ -72,14 +73,26 @@ pub(super) fn replicas_owned_elsewhere(facts: &Facts) -> Result<Option<Finding>,
 /// Whether a manager has written the count itself: what the API server fills in at creation becomes a
 /// field of the creator too, unless it applies on the server's side.
 fn says_count(entry: &Value, target: &Value) -> bool {
-    let applied = "/metadata/annotations/kubectl.kubernetes.io~1last-applied-configuration";
-    match text(target, applied) {
-        _ if entry["operation"] == "Apply" => true,
-        Some(applied) => serde_json::from_str::<Value>(applied)
-            .is_ok_and(|applied| applied.pointer("/spec/replicas").is_some()),
-        // 1 is what is filled in.
-        None => integer(target, "/spec/replicas") != Some(1),
-    }
+    // 1 is what is filled in.
+    let is_default = || integer(target, "/spec/replicas") == Some(1);
+    entry["operation"] == "Apply" || (last_applied(target).is_none() && !is_default())
+}
+
+/// Who applies a manifest with a count by `kubectl apply` or as it does. The HPA takes the field over
+/// with its first step, and the next apply takes it back.
+fn applier(target: &Value) -> Option<&'static str> {
+    last_applied(target)?.pointer("/spec/replicas")?;
+    let labels = target.pointer("/metadata/labels").and_then(Value::as_object);
+    let annotations = target.pointer("/metadata/annotations").and_then(Value::as_object);
+    let mut keys = labels.into_iter().chain(annotations).flat_map(|all| all.keys());
+    let by_argo = keys.any(|key| key.starts_with("argocd.argoproj.io/"));
+    Some(if by_argo { "argocd-controller" } else { "kubectl-client-side-apply" })
+}
+
+/// The manifest that was applied last on the client's side.
+fn last_applied(target: &Value) -> Option<Value> {
+    let key = "/metadata/annotations/kubectl.kubernetes.io~1last-applied-configuration";
+    serde_json::from_str(text(target, key)?).ok()
 }
 
 /// How this manager lets go of the count without writing it once more.

@@ -41,18 +41,20 @@ impl<'a> Chain<'a> {
         }))
     }
 
-    /// The change that gives answers `drain` seconds, and every part room for the one before.
-    fn lengthened(&self, drain: i64) -> Patch {
-        let mut patch = Patch::to(self.engine.target);
-        if self.drain.is_some_and(|given| given < drain) {
-            patch = self.engine.with_option(patch, DRAIN, &drain.to_string());
+    /// The seconds that answers should have to finish.
+    fn wanted(&self) -> i64 {
+        let usual = if self.drain == Some(0) { USUAL_S } else { 0 };
+        self.drain.unwrap_or(0).max(self.longest.unwrap_or(usual))
+    }
+
+    /// A change with a grace that has room for all of it. The same for every finding, so that one
+    /// cure does not undo another's.
+    fn with_grace(&self, patch: Patch) -> Patch {
+        let needed = self.pre_stop.unwrap_or(PRE_STOP_S) + self.wanted() + LINGER_S;
+        if self.grace >= needed {
+            return patch;
         }
-        let needed = self.pre_stop.unwrap_or(PRE_STOP_S) + drain + LINGER_S;
-        if self.grace < needed {
-            let grace = format!("{}/terminationGracePeriodSeconds", self.engine.pod);
-            patch = patch.set(&grace, needed);
-        }
-        patch
+        patch.set(&format!("{}/terminationGracePeriodSeconds", self.engine.pod), needed)
     }
 
     fn words(&self) -> String {
@@ -71,12 +73,11 @@ impl<'a> Chain<'a> {
 pub(super) fn answers_cut(facts: &Facts) -> Result<Option<Finding>, Missing> {
     let Some(chain) = Chain::of(facts)? else { return Ok(None) };
     let Some(given) = chain.drain else { return Ok(None) };
-    let wanted = match chain.longest {
-        Some(longest) if longest <= given => return Ok(None),
-        Some(longest) => longest,
-        None if given > 0 => return Err(unknown_length(facts)),
-        None => USUAL_S,
-    };
+    let wanted = chain.wanted();
+    if given >= wanted {
+        // A time that is given can be too short for answers that nobody has seen.
+        return if chain.longest.is_none() { Err(unknown_length(facts)) } else { Ok(None) };
+    }
     let what = if given == 0 {
         format!("vLLM runs without {DRAIN} ({})", chain.words())
     } else {
@@ -89,7 +90,11 @@ pub(super) fn answers_cut(facts: &Facts) -> Result<Option<Finding>, Missing> {
               status 200: clients take half an answer for a whole one",
         fix: Fix::patch(
             format!("give it {wanted} s to finish, and a grace that is longer"),
-            chain.lengthened(wanted),
+            chain.with_grace(chain.engine.with_option(
+                Patch::to(chain.engine.target),
+                DRAIN,
+                &wanted.to_string(),
+            )),
         ),
     }))
 }
@@ -100,20 +105,13 @@ pub(super) fn no_pre_stop(facts: &Facts) -> Result<Option<Finding>, Missing> {
         return Ok(None);
     }
     let hook = format!("{}/lifecycle/preStop/sleep/seconds", chain.engine.container);
-    let drain =
-        chain.drain.unwrap_or(0).max(chain.longest.filter(|_| chain.drain.is_none()).unwrap_or(0));
-    let grace = format!("{}/terminationGracePeriodSeconds", chain.engine.pod);
-    let needed = (PRE_STOP_S + drain + LINGER_S).max(chain.grace);
-    let mut patch = Patch::to(chain.engine.target).set(&hook, PRE_STOP_S);
-    if chain.grace < needed {
-        patch = patch.set(&grace, needed);
-    }
+    let patch = Patch::to(chain.engine.target).set(&hook, PRE_STOP_S);
     Ok(Some(Finding {
         id: "no-pre-stop",
         what: format!("the engine's container has no preStop hook ({})", chain.words()),
         why: "endpoints take some seconds to forget a pod: requests that come in them meet a \
               closed port, or an engine that answers 500 while it finishes",
-        fix: Fix::patch(format!("let it sleep {PRE_STOP_S} s first"), patch),
+        fix: Fix::patch(format!("let it sleep {PRE_STOP_S} s first"), chain.with_grace(patch)),
     }))
 }
 
@@ -136,7 +134,7 @@ pub(super) fn grace_too_short(facts: &Facts) -> Result<Option<Finding>, Missing>
             chain.grace
         ),
         why: "the kubelet kills what is not done by then, whatever time the engine was given",
-        fix: Fix::patch("lengthen the grace", chain.lengthened(drain)),
+        fix: Fix::patch("lengthen the grace", chain.with_grace(Patch::to(chain.engine.target))),
     }))
 }
 

@@ -69,6 +69,18 @@ fn f76_a_missing_pause_before_the_end_is_told() {
 }
 
 #[test]
+fn cures_that_are_pasted_one_after_the_other_do_not_undo_each_other() {
+    let bare = json!({"name": "vllm", "image": "vllm/vllm-openai:v0.32.0",
+        "resources": {"limits": {"nvidia.com/gpu": "2"}}});
+    let mut broken = with_target(ENGINE, bare);
+    put(broken.target.as_mut().unwrap(), &format!("{POD}/terminationGracePeriodSeconds"), json!(5));
+    let findings = super::examine(&broken).findings;
+    let ids: Vec<&str> = findings.iter().map(|finding| finding.id).collect();
+    assert_eq!(ids, ["answers-cut", "no-pre-stop"]);
+    in_order(&findings.iter().fold(broken, |facts, finding| cured(&facts, finding)));
+}
+
+#[test]
 fn f76_a_sum_of_times_beyond_the_grace_is_told() {
     let grace = format!("{POD}/terminationGracePeriodSeconds");
     let finding = patched("grace-too-short", &with_target(&grace, json!(30)));

@@ -227,8 +227,8 @@ fn f102_a_manager_that_owns_the_count_is_named_with_how_it_lets_go() {
 
 #[test]
 fn f102_a_count_that_the_api_server_filled_in_is_nobodys() {
-    let managed = json!([managed("kubectl-client-side-apply", None)]);
-    let mut created = with_target("/metadata/managedFields", managed);
+    let creator = json!([managed("kubectl-client-side-apply", None)]);
+    let mut created = with_target("/metadata/managedFields", creator.clone());
     let target = created.target.as_mut().unwrap();
     let applied = |spec: Value| {
         let applied = json!({"spec": spec}).to_string();
@@ -238,11 +238,18 @@ fn f102_a_count_that_the_api_server_filled_in_is_nobodys() {
     in_order(&created);
     let target = created.target.as_mut().unwrap();
     put(target, "/metadata/annotations", applied(json!({"replicas": 3})));
-    assert_eq!(only("replicas-owned-elsewhere", &created).id, "replicas-owned-elsewhere");
+    says(&only("replicas-owned-elsewhere", &created), &["kubectl-client-side-apply writes"]);
+    // Also once the HPA has taken the field over: the next apply takes it back.
+    let target = created.target.as_mut().unwrap();
+    put(target, "/metadata/managedFields", json!([]));
+    put(target, "/metadata/labels", json!({"argocd.argoproj.io/instance": "llm"}));
+    says(&only("replicas-owned-elsewhere", &created), &["argocd-controller writes"]);
+    put(created.target.as_mut().unwrap(), "/metadata/labels", json!(null));
     // Without the annotation 1 may be the default.
     let target = created.target.as_mut().unwrap();
     put(target, "/metadata/annotations", json!(null));
     put(target, "/spec/replicas", json!(1));
+    put(target, "/metadata/managedFields", creator);
     in_order(&created);
 }
 

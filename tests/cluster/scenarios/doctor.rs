@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::objects::Target;
 use crate::scene::Scene;
@@ -41,19 +41,22 @@ pub(crate) async fn doctor(scene: &mut Scene) {
 
 /// The ids of the findings, and the page.
 fn examined(scene: &Scene) -> (Vec<String>, String) {
+    let report: Value = serde_json::from_str(&said(scene, "json")).unwrap();
+    let found = report["scaled_objects"][0]["findings"].as_array().unwrap();
+    let ids = found.iter().map(|finding| finding["id"].as_str().unwrap().to_owned());
+    (ids.collect(), said(scene, "text"))
+}
+
+/// What it prints.
+fn said(scene: &Scene, format: &str) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_ghostscaler"))
-        .args(["doctor", "llm", "-n", &scene.namespace])
+        .args(["doctor", "llm", "-n", &scene.namespace, "--format", format])
         .env("KUBECONFIG", scene.plane.admin())
         .output()
         .unwrap();
-    let [text, said] = [&output.stdout, &output.stderr].map(|it| String::from_utf8_lossy(it));
+    let [out, said] = [&output.stdout, &output.stderr].map(|it| String::from_utf8_lossy(it));
     assert!(matches!(output.status.code(), Some(0 | 1)), "{said}");
-    // An id stands alone on its line, less indented than what is said about it.
-    let ids = text.lines().filter_map(|line| line.strip_prefix("  "));
-    let ids = ids.filter(|line| !line.starts_with(' ') && !line.contains(' '));
-    let ids: Vec<String> = ids.map(str::to_owned).collect();
-    assert_eq!(ids.is_empty(), output.status.code() == Some(0), "{text}");
-    (ids, text.into_owned())
+    out.into_owned()
 }
 
 /// Runs a command as it was printed.
