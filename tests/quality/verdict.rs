@@ -90,19 +90,22 @@ fn documented(records: &[Record], out: &mut dyn Write) -> anyhow::Result<()> {
     writeln!(out, "against each peer as its documents ship it (plain engine)")?;
     for policy in policies(records) {
         let mut savings = Vec::new();
-        let mut n = 0;
+        let (mut n, mut lost) = (0, 0);
         for record in records.iter().filter(|record| record.plain) {
             let same = |line: &&Line| line.policy == policy && line.why == "documented";
             let Some(peer) = record.causal().find(same) else { continue };
             n += 1;
-            if record.attains(peer) && record.attains(&record.ours) {
-                savings.push(1.0 - record.ours.gpu_hours / peer.gpu_hours);
+            match (record.attains(peer), record.attains(&record.ours)) {
+                (true, true) => savings.push(1.0 - record.ours.gpu_hours / peer.gpu_hours),
+                (true, false) => lost += 1,
+                (false, _) => {}
             }
         }
         if n == 0 {
             continue;
         }
         let verdict = match mean(&savings) {
+            _ if lost > 0 => format!("attains the bar on {lost} of {n} where ours does not: FAIL"),
             None => "misses the bar on every trace: pass".to_owned(),
             Some(saving) => {
                 let passes = if saving >= DOCUMENTED_SAVING { "pass" } else { "FAIL" };
@@ -121,16 +124,25 @@ fn tuned(records: &[Record], out: &mut dyn Write) -> anyhow::Result<()> {
     for policy in policies(records) {
         let mut differences = Vec::new();
         let mut worst: Option<(f64, &str)> = None;
-        for record in records.iter().filter(|record| record.attains(&record.ours)) {
+        let mut lost = 0;
+        for record in records {
             let attaining =
                 record.causal().filter(|line| line.policy == policy && record.attains(line));
             let best = attaining.min_by(|a, b| a.gpu_hours.total_cmp(&b.gpu_hours));
             let Some(best) = best else { continue };
+            if !record.attains(&record.ours) {
+                lost += 1;
+                continue;
+            }
             let dearer = record.ours.gpu_hours / best.gpu_hours - 1.0;
             differences.push(dearer);
             if worst.is_none_or(|(most, _)| dearer > most) {
                 worst = Some((dearer, &record.case));
             }
+        }
+        if lost > 0 {
+            writeln!(out, "  {policy:<24} attains the bar on {lost} where ours does not: FAIL")?;
+            continue;
         }
         let (Some(mean), Some((most, case))) = (mean(&differences), worst) else {
             writeln!(out, "  {policy:<24} never attains the bar: pass")?;
@@ -172,6 +184,10 @@ fn elsewhere(records: &[Record], out: &mut dyn Write) -> anyhow::Result<()> {
                     lost.push(format!("{} on {}", tuned.trace, run.trace));
                 }
             }
+        }
+        if won + missed + lost.len() == 0 {
+            writeln!(out, "  {policy:<24} nothing to compare yet")?;
+            continue;
         }
         let verdict =
             if lost.is_empty() { "pass".to_owned() } else { format!("FAIL: {}", lost.join(", ")) };
