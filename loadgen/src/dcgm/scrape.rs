@@ -205,7 +205,11 @@ mod tests {
 
     #[test]
     fn the_work_read_from_the_page_is_the_work_of_the_engine() {
-        for dialect in Dialect::ALL {
+        // Ray renames the series, and other engines do not count their steps.
+        let vllms = Dialect::ALL
+            .iter()
+            .filter(|dialect| dialect.name.starts_with("vllm-") && dialect.name != "vllm-ray");
+        for dialect in vllms {
             let [read, done] = read_and_done(dialect);
             for (term, read, done) in [
                 ("base", read.base_ps, done.base_ps),
