@@ -14,6 +14,7 @@ pub(super) fn render(report: &Report) -> String {
         verdicts(&mut text, report);
         return text;
     }
+    push(&mut text, format_args!(""));
     times(&mut text, &report.total);
     for class in &report.classes {
         push(&mut text, format_args!(""));
@@ -125,7 +126,6 @@ fn head(text: &mut String, report: &Report) {
             ),
         );
     }
-    push(text, format_args!(""));
 }
 
 fn times(text: &mut String, class: &ClassReport) {
