@@ -222,8 +222,6 @@ impl Learned {
                 self.feedback.note(ask, level, step_s);
             }
         }
-        // Less than one waiting request a replica is the scheduler between two steps.
-        let calm = queued < n_live && seen.slo_kept;
         self.healthy = seen.whole
             && seen.live > 0
             && settled
@@ -241,7 +239,7 @@ impl Learned {
                 self.healthiest = served;
             }
         }
-        if calm && seen.whole && queued <= 0.0 {
+        if seen.whole && seen.slo_kept && queued <= 0.0 {
             self.most_in_flight = larger(self.most_in_flight, seen.most_in_flight);
         }
         // What waits in a sample or two is the scheduler between two steps.
@@ -301,7 +299,8 @@ impl Learned {
     }
 }
 
-/// A minute without a backlog in which the means kept the SLO.
+/// A minute without a backlog in which the means kept the SLO. Less than one waiting request a replica
+/// is the scheduler between two steps.
 fn is_healthy(minute: &Means, ask: &Ask<'_>, n_live: f64) -> bool {
     let kept = |mean_s: Option<f64>, target_ms| mean_s.is_none_or(|s| s <= seconds(target_ms));
     minute.waiting() < n_live
