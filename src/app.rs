@@ -13,7 +13,7 @@ use loadgen::stdio::Output;
 use crate::args::{Args, Command};
 use crate::conformance::{self, Outcome};
 use crate::telemetry::ErrorChain;
-use crate::{demo, doctor, explain, generate, replay, simulate};
+use crate::{backtest, demo, doctor, explain, generate, replay, simulate};
 
 /// Runs what the command line says and returns the process's exit code: 0 when done, 1 when a check
 /// failed or a log differs, 2 when it could not be done. A reader that leaves before the end is a
@@ -60,6 +60,10 @@ fn dispatch(args: Args, out: &mut Output<Stdout>) -> anyhow::Result<u8> {
         Command::Replay(args) => Ok(replay::run(&args, out)?.exit_code()),
         Command::Simulate(args) => {
             simulate::run(&args, out)?;
+            Ok(0)
+        }
+        Command::Backtest(args) => {
+            runtime()?.block_on(backtest::run(&args, out))?;
             Ok(0)
         }
         Command::Conformance(args) => {

@@ -7,7 +7,9 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-use crate::{config, conformance, demo, doctor, duration, explain, generate, replay, simulate};
+use crate::{
+    backtest, config, conformance, demo, doctor, duration, explain, generate, replay, simulate,
+};
 
 /// Decides how many GPU replicas an LLM workload needs, and says why.
 #[derive(Debug, Parser)]
@@ -71,6 +73,12 @@ pub enum Command {
     Conformance(conformance::Args),
     /// Run policies on a trace and compare what they cost and how well they serve.
     Simulate(Box<simulate::Args>),
+    /// Replay a workload's own history from Prometheus under each policy: GPU-hours, money, risk.
+    ///
+    /// Reads what the engines counted, reconstructs the requests that came and how far they are
+    /// known, learns what the replica's steps cost, and runs the scaler, the usual KEDA triggers and
+    /// a static fleet on it. It changes nothing and asks gently: two queries at once, none twice.
+    Backtest(Box<backtest::Args>),
 }
 
 /// The flags of `serve`.

@@ -42,6 +42,7 @@
 //! | [`generate`] | a ScaledObject for a target, with its reasons |
 //! | [`doctor`] | what is wrong with a ScaledObject and around it, and what cures it: gatherers, and pure checks |
 //! | [`simulate`] | days of requests on simulated engines: the product, its peers and a clairvoyant |
+//! | [`backtest`] | a workload's own history from Prometheus, replayed under each policy |
 //! | [`conformance`] | a client that plays KEDA against any external scaler |
 //! | [`args`], [`app`], [`clock`], [`duration`], [`text`], [`telemetry`], [`health`], [`shutdown`] | flags, wiring, time, lines of 80 columns, logs, signs of life, the end |
 //!
@@ -119,6 +120,7 @@ pub mod proto {
 
 pub mod app;
 pub mod args;
+pub mod backtest;
 pub mod cluster;
 pub mod config;
 pub mod conformance;

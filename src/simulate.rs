@@ -36,14 +36,14 @@ mod flags;
 mod fleet;
 pub mod input;
 mod judge;
-mod number;
+pub(crate) mod number;
 pub mod outcome;
 mod parallel;
 pub mod policy;
 pub mod process;
 pub mod product;
-mod progress;
-mod random;
+pub(crate) mod progress;
+pub(crate) mod random;
 pub mod reference;
 pub mod report;
 pub mod row;
@@ -64,7 +64,7 @@ use std::path::PathBuf;
 
 use loadgen::engine::{Profile, ProfileError};
 
-pub use catalog::Catalog;
+pub use catalog::{Catalog, Unknown as UnknownPolicy};
 pub use flags::Args;
 use input::Source;
 use progress::Progress;

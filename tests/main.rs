@@ -7,6 +7,7 @@
     reason = "helpers of tests are not inside of test functions, where these are allowed"
 )]
 
+mod backtest;
 mod conformance;
 mod dcgm;
 mod docs;

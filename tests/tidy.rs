@@ -61,6 +61,7 @@ const ONLY_IN: &[(&str, &[&str])] = &[
         &[
             "src/main",
             "src/args",
+            "src/backtest",
             "src/conformance",
             "src/demo",
             "src/doctor",

@@ -83,13 +83,13 @@ pub(super) fn find(
 
 /// Replicas that a run of this workload may have: 1.25 times what its busiest minute needs.
 #[must_use]
-pub(super) fn default_max(work: &Work) -> u32 {
+pub(crate) fn default_max(work: &Work) -> u32 {
     super::number::ceil_count(1.25 * work.peak_need()) + 1
 }
 
 /// The work of a workload on a profile and what becomes of it.
 #[must_use]
-pub(super) fn work_of(workload: &Workload, profile: &Profile, scenario: &Scenario) -> Work {
+pub(crate) fn work_of(workload: &Workload, profile: &Profile, scenario: &Scenario) -> Work {
     Work::of(workload, &scenario.over_time(profile, workload.end, Prices::loaded))
 }
 

@@ -8,16 +8,16 @@
     clippy::cast_sign_loss,
     reason = "`as` saturates at both ends and makes NaN 0, which is what is wanted"
 )]
-pub(super) fn floor_index(value: f64) -> usize {
+pub(crate) fn floor_index(value: f64) -> usize {
     value as usize
 }
 
 /// The smallest whole number that is not below `value`, forgiving rounding errors.
-pub(super) fn ceil_index(value: f64) -> usize {
+pub(crate) fn ceil_index(value: f64) -> usize {
     floor_index((value - 1e-9).ceil())
 }
 
 /// The same as a number of replicas.
-pub(super) fn ceil_count(value: f64) -> u32 {
+pub(crate) fn ceil_count(value: f64) -> u32 {
     u32::try_from(ceil_index(value)).unwrap_or(u32::MAX)
 }

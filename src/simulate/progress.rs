@@ -7,7 +7,7 @@ use std::sync::Mutex;
 
 /// Shows progress: one line that changes on a terminal, else a line now and then.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(crate) struct Progress {
     is_terminal: bool,
     last: Mutex<String>,
 }
@@ -17,12 +17,12 @@ const LINES_PER_STEP: usize = 4;
 const BAR_WIDTH: usize = 30;
 
 impl Progress {
-    pub(super) fn start() -> Progress {
+    pub(crate) fn start() -> Progress {
         Progress { is_terminal: stderr().is_terminal(), last: Mutex::new(String::new()) }
     }
 
     /// So much of a step is done; `of` 0 if nobody knows how much there is.
-    pub(super) fn tell(&self, step: &str, done: usize, of: usize) {
+    pub(crate) fn tell(&self, step: &str, done: usize, of: usize) {
         let Ok(mut last) = self.last.lock() else { return };
         let is_new = *last != step;
         step.clone_into(&mut last);
@@ -44,7 +44,7 @@ impl Progress {
         }
     }
 
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         if self.is_terminal {
             drop(write!(stderr(), "\r\x1b[K"));
         }

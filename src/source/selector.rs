@@ -1,6 +1,7 @@
 //! PromQL selectors: every one within named namespaces, every value escaped.
 //!
-//! Must not make a selector without a namespace, and never widens one to find more.
+//! Must not make a selector without a namespace but for a person who asks for himself
+//! ([`Selector::anywhere`]), and never widens one to find more.
 
 use std::fmt;
 
@@ -114,12 +115,30 @@ impl Selector {
         selector
     }
 
+    /// All series that there are: for a person's own question, never on behalf of a workload.
+    #[must_use]
+    pub fn anywhere() -> Selector {
+        // Every series has a name.
+        Selector { text: r#"{__name__!="""#.to_owned() }
+    }
+
     /// Of those, the ones with this label value.
     #[must_use]
     pub fn with(mut self, label: &LabelName, value: &str) -> Selector {
         self.text.push(',');
         self.text.push_str(label.as_str());
         self.push_alternatives(std::iter::once(value));
+        self
+    }
+
+    /// Of those, the ones whose label value begins so.
+    #[must_use]
+    pub fn beginning(mut self, label: &LabelName, prefix: &str) -> Selector {
+        self.text.push(',');
+        self.text.push_str(label.as_str());
+        self.text.push_str("=~\"");
+        push_quoted(&mut self.text, &escape_regex(prefix), '"');
+        self.text.push_str(".*\"");
         self
     }
 
@@ -141,6 +160,20 @@ impl Selector {
     #[must_use]
     pub fn over(self, window_ms: u64) -> Query {
         Query(format!("{}}}[{window_ms}ms]", self.text).into())
+    }
+
+    /// How many series there are now with each combination of these labels' values.
+    #[must_use]
+    pub fn counted_by(self, labels: &[LabelName]) -> Query {
+        let labels: Vec<&str> = labels.iter().map(LabelName::as_str).collect();
+        Query(format!("count by ({}) ({}}})", labels.join(","), self.text).into())
+    }
+
+    /// When the newest sample of each series was taken, in seconds; the metric's name is not in the
+    /// answer, so that only series of one name can be asked for.
+    #[must_use]
+    pub fn taken_at(self) -> Query {
+        Query(format!("timestamp({}}})", self.text).into())
     }
 
     /// `="a"` for one value, `=~"a|b"` for more: Prometheus anchors the whole expression.
@@ -260,6 +293,17 @@ mod tests {
     fn no_names_select_nothing_rather_than_everything() {
         // No series is without a name.
         assert_eq!(within(&["a"]).named([]).newest().as_str(), r#"{namespace="a",__name__=""}"#);
+    }
+
+    #[test]
+    fn a_person_can_ask_for_counts_and_times_and_beginnings() {
+        let pods = within(&["a"]).beginning(&label("pod"), "l.m-");
+        assert_eq!(pods.newest().as_str(), r#"{namespace="a",pod=~"l\\.m-.*"}"#);
+        assert_eq!(
+            Selector::anywhere().named(["up"]).counted_by(&[label("job"), label("pod")]).as_str(),
+            r#"count by (job,pod) ({__name__!="",__name__="up"})"#
+        );
+        assert_eq!(within(&["a"]).taken_at().as_str(), r#"timestamp({namespace="a"})"#);
     }
 
     #[test]

@@ -14,6 +14,7 @@ pub(crate) struct Setup {
     jobs: Vec<String>,
     rest: String,
     tls: bool,
+    past: Option<String>,
 }
 
 impl Setup {
@@ -47,6 +48,12 @@ impl Setup {
         self
     }
 
+    /// Has these samples (OpenMetrics with timestamps) when it starts.
+    pub(crate) fn past(mut self, openmetrics: String) -> Setup {
+        self.past = Some(openmetrics);
+        self
+    }
+
     /// Serves https with the test certificate, for `localhost`.
     pub(crate) fn tls(mut self) -> Setup {
         self.tls = true;
@@ -62,9 +69,12 @@ impl Setup {
         }
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
+        if let Some(past) = self.past {
+            import(&past, dir.path());
+        }
+        let jobs = if self.jobs.is_empty() { "  []\n".to_owned() } else { self.jobs.concat() };
         let config = format!(
-            "global: {{scrape_interval: 1s, scrape_timeout: 1s}}\nscrape_configs:\n{}{}",
-            self.jobs.concat(),
+            "global: {{scrape_interval: 1s, scrape_timeout: 1s}}\nscrape_configs:\n{jobs}{}",
             self.rest
         );
         fs::write(at("prometheus.yml"), config).unwrap();
@@ -87,6 +97,16 @@ impl Setup {
         let scheme = if self.tls { "https" } else { "http" };
         Some(Prometheus { url: format!("{scheme}://localhost:{port}"), args, process, dir })
     }
+}
+
+/// Makes blocks of samples, with the tool of the same package.
+fn import(openmetrics: &str, dir: &Path) {
+    let file = dir.join("past.txt");
+    fs::write(&file, openmetrics).unwrap();
+    let mut promtool = Command::new("promtool");
+    promtool.args(["tsdb", "create-blocks-from", "openmetrics"]).arg(file).arg(dir.join("data"));
+    let made = promtool.output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
 }
 
 fn spawn(args: &[String], dir: &Path) -> Child {

@@ -5,6 +5,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 
+use serde::ser::{Serialize, Serializer};
 use serde::Deserialize;
 use serde::de::{self, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
@@ -64,6 +65,12 @@ impl Labels {
     pub fn without(mut self, drop: impl Fn(&str) -> bool) -> Labels {
         self.0.retain(|(name, _)| !drop(name));
         self
+    }
+}
+
+impl Serialize for Labels {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.iter())
     }
 }
 

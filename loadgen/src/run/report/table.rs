@@ -14,7 +14,6 @@ pub(super) fn render(report: &Report) -> String {
         verdicts(&mut text, report);
         return text;
     }
-    push(&mut text, format_args!(""));
     times(&mut text, &report.total);
     for class in &report.classes {
         push(&mut text, format_args!(""));
@@ -126,6 +125,7 @@ fn head(text: &mut String, report: &Report) {
             ),
         );
     }
+    push(text, format_args!(""));
 }
 
 fn times(text: &mut String, class: &ClassReport) {
