@@ -33,7 +33,9 @@ const NAMESPACES: usize = 100;
 const OBJECTS: usize = 100;
 const PODS_OF_EACH: usize = 5;
 /// Requests at the API server at once, while it is filled.
-const AT_ONCE: usize = 48;
+const AT_ONCE: usize = 32;
+/// How long one write may fail.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// How long the scaler is watched once it is ready.
 const STEADY: Duration = Duration::from_secs(60);
 /// A scaler that is not ready by then will not be.
@@ -124,7 +126,8 @@ async fn fill(client: &kube::Client) {
                         "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});
                 let patch = Patch::Merge(&ready);
                 let name = format!("{name}-{number}");
-                pods.patch_status(&name, &PatchParams::default(), &patch).await.unwrap();
+                let options = PatchParams::default();
+                persist(async || pods.patch_status(&name, &options, &patch).await).await;
             }
         }
     });
@@ -138,12 +141,30 @@ where
     Api::namespaced(client.clone(), namespace)
 }
 
+/// Creates an object; a server that is filled as fast as it goes has failures of its own.
 async fn create<K>(api: &Api<K>, object: Value) -> K
 where
     K: Clone + Debug + Serialize + DeserializeOwned,
 {
+    let name = object["metadata"]["name"].as_str().unwrap().to_owned();
     let object = serde_json::from_value(object).unwrap();
-    api.create(&PostParams::default(), &object).await.unwrap()
+    persist(async || match api.create(&PostParams::default(), &object).await {
+        // An attempt that seemed to have failed.
+        Err(kube::Error::Api(status)) if status.is_already_exists() => api.get(&name).await,
+        other => other,
+    })
+    .await
+}
+
+async fn persist<T>(attempt: impl AsyncFn() -> Result<T, kube::Error>) -> T {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match attempt().await {
+            Ok(done) => return done,
+            Err(error) => assert!(Instant::now() < end, "{error}"),
+        }
+        sleep(Duration::from_millis(300)).await;
+    }
 }
 
 fn named(mut object: Value, name: &str) -> Value {
