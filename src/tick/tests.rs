@@ -116,3 +116,16 @@ async fn a_task_that_panics_is_known_by_its_workload() {
     }
     assert_eq!(panicked, [Some("a/broken".to_owned())]);
 }
+
+#[test]
+fn a_tick_that_comes_late_does_not_move_the_next_one() {
+    let start = Instant::now();
+    let grid = Grid(start);
+    let at = |millis| start + Duration::from_millis(millis);
+    assert_eq!(grid.nearest(at(5_000)), at(5_000));
+    assert_eq!(grid.nearest(at(5_017)), at(5_000), "a little late");
+    assert_eq!(grid.nearest(at(5_030)), at(5_050));
+    let all: std::collections::BTreeSet<_> =
+        (0..1_000).map(|millis| grid.nearest(at(millis))).collect();
+    assert_eq!(all.len(), 21, "a second's ticks wake the process twenty times, not a thousand");
+}
