@@ -1,5 +1,5 @@
 //! Where servers listen and when they end: addresses on the command line, ports that follow each
-//! other, and the signals of the system.
+//! other, the system's signals and its limit of open sockets.
 //!
 //! Must not know what is served.
 
@@ -7,6 +7,7 @@ use std::future::Future;
 use std::net::SocketAddr;
 
 use anyhow::Context as _;
+use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -42,6 +43,15 @@ pub(crate) fn ended() -> anyhow::Result<impl Future<Output = ()>> {
             _ = interrupt.recv() => {}
         }
     })
+}
+
+/// Lets this process open as many files as the machine allows it, and tells how many.
+pub(crate) fn raise_file_limit() -> u64 {
+    let mut limit = getrlimit(Resource::Nofile);
+    let before = limit.current;
+    limit.current = limit.maximum;
+    let now = if setrlimit(Resource::Nofile, limit).is_ok() { limit.maximum } else { before };
+    now.unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -12,11 +12,11 @@
 //!   counted tokens in it, from the model that was asked for. Everything else is a failure with a
 //!   class ([`failure::Failure`]). What is open at the end is neither.
 //! - **Nothing is sent twice**, but for a request whose kept connection was closed before it took
-//!   any of it.
+//!   any of it, and what users send again where they are told to (`users`).
 //!
 //! # Reading order
 //!
-//! `plan` (what is settled before) → `pacer` → `lane` → `exchange` with `sse` and `answer` →
+//! `settle` and `plan` (what is settled before) → `pacer` → `lane` → `exchange` with `sse` and `answer` →
 //! `record` and `timeline` → `measure` (one run) → `report`, `elasticity`, `knee`, `slo`.
 //!
 //! # Invariants
@@ -29,6 +29,7 @@
 
 mod answer;
 pub mod elasticity;
+pub mod engines;
 mod exchange;
 pub mod failure;
 pub mod knee;
@@ -41,41 +42,33 @@ pub mod prompt;
 pub mod record;
 pub mod replicas;
 pub mod report;
+mod settle;
 pub mod slo;
 mod sse;
 pub mod target;
 pub mod timeline;
+pub mod users;
 
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
-use anyhow::{Context as _, bail};
-use rustix::process::{Resource, getrlimit, setrlimit};
+use anyhow::Context as _;
 use tokio::sync::watch;
 
 use self::knee::{Knee, Limit, Search, Step};
 use self::measure::{Outcome, measure};
-use self::plan::{Balance, Class, ClassSpec, Load, Plan};
+use self::plan::{Balance, ClassSpec, Load, Plan};
 use self::progress::Display;
-use self::prompt::{Alphabet, Form, Prompts};
 use self::report::{Format, Report};
-use self::slo::{Requirement, Slo};
-use self::target::{Page, Target, Tls};
-use crate::traces::{self, Curve, Lengths, Process, Size};
+use self::slo::Requirement;
+use crate::traces::{self, Curve, Process, Size};
 use crate::{duration, listen};
 
 /// A step of a search for the knee, unless `--duration` says otherwise.
 const KNEE_STEP_S: f64 = 20.0;
-/// Any other run.
-const RUN_S: f64 = 60.0;
 /// What a search for the knee asks of a step, unless `--require` says otherwise.
 const KNEE_ATTAINMENT: f64 = 0.99;
-/// Files that are not connections: the program's own, and those of its runtimes.
-const OTHER_FILES: u64 = 64;
-/// The most connections unless told otherwise; the machine's limit of files may be lower.
-const MOST_CONNECTIONS: u64 = 50_000;
 const AFTER_HELP: &str = "\
 Examples:
   loadgen run --url http://localhost:8000 --model m --rate 5 --duration 2m
@@ -146,6 +139,18 @@ pub struct Args {
     /// Settles everything that is drawn.
     #[arg(long, default_value_t = 1, help_heading = "When")]
     pub seed: u64,
+    /// Send nothing, and print when what would be sent: a trace for --trace-format csv.
+    #[arg(long, conflicts_with_all = ["find_knee", "output"], help_heading = "When")]
+    pub print_schedule: bool,
+
+    /// Users leave who have no first token after this long in the mean, some sooner, some later.
+    #[arg(long, value_name = "DURATION", value_parser = seconds, help_heading = "Users")]
+    pub patience: Option<f64>,
+    /// How often users send again what was refused (no connection, 429, 5xx): after the server's
+    /// Retry-After, else after 0.5 s, doubled each time, as OpenAI's client does.
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Users",
+        value_parser = clap::value_parser!(u8).range(0..=20))]
+    pub retries: u8,
 
     /// Which of the APIs is asked.
     #[arg(long, value_enum, default_value = "chat", help_heading = "What")]
@@ -203,6 +208,10 @@ pub struct Args {
     /// take that for demand.
     #[arg(long, conflicts_with = "replicas_url", help_heading = "Judging")]
     pub watch_health: bool,
+    /// Ask each URL once a second what its engine runs, what waits in it and how full its KV cache
+    /// is, for the report's timeline.
+    #[arg(long, help_heading = "Judging")]
+    pub watch_engines: bool,
     /// GPUs of a replica.
     #[arg(long, value_name = "N", default_value_t = 1.0, help_heading = "Judging")]
     pub gpus_per_replica: f64,
@@ -269,9 +278,12 @@ impl Args {
     ///
     /// When it could not run at all.
     pub fn run(self, out: &mut impl Write) -> anyhow::Result<u8> {
-        let files = raise_file_limit();
+        let files = listen::raise_file_limit();
         let plan = self.plan(files)?;
-        self.check_trace(&plan)?;
+        self.check_schedule(&plan)?;
+        if self.print_schedule {
+            return plan.write_schedule(out).map(|()| 0);
+        }
         if let Some(path) = &self.output {
             // A report that has no place to go is told before the run rather than after it.
             std::fs::File::create(path)
@@ -335,6 +347,14 @@ impl Args {
         while let Some(rate) = search.next_rate() {
             plan.load = Load::Rate { curve: Curve::constant(rate), process: self.arrival };
             plan.seed = plan.seed.wrapping_add(1);
+            match self.check_schedule(&plan) {
+                Err(nothing_due) if steps.is_empty() => return Err(nothing_due),
+                Err(_) => {
+                    limit = Some(Limit::TooShort);
+                    break;
+                }
+                Ok(()) => {}
+            }
             let shared = Arc::new(plan);
             display.begin(format!("{rate}/s: "));
             let (report, outcome) = self.measure(&shared, interrupted.clone(), display).await?;
@@ -365,148 +385,4 @@ impl Args {
         report.knee = Some(Knee { rate, fails_at, limit, attainment: least, steps });
         Ok((report, outcome))
     }
-
-    fn plan(&self, files: u64) -> anyhow::Result<Plan> {
-        let tls = Tls::new(self.tls_ca.clone());
-        let targets =
-            self.url.iter().map(|url| Target::parse(url, &tls)).collect::<Result<Vec<_>, _>>()?;
-        let replicas = match &self.replicas_url {
-            Some(url) => Some(replicas::Source::Page(Page::parse(url, &tls)?)),
-            None => self.watch_health.then(|| replicas::Source::Health(targets.clone())),
-        };
-        if self.token_ids && self.endpoint == Endpoint::Chat {
-            bail!("--token-ids goes with --endpoint completions: a chat has no token numbers");
-        }
-        if !(1e-3..=1e4).contains(&self.gpus_per_replica) {
-            bail!("--gpus-per-replica is {}: expected 0.001 to 10000", self.gpus_per_replica);
-        }
-        let lengths = match &self.lengths {
-            Some(path) => Lengths::load(path)?,
-            None => Lengths::Drawn { input: self.input_tokens, output: self.output_tokens },
-        };
-        let load = match (&self.rate, &self.trace, self.trace_format) {
-            (Some(curve), None, _) => Load::Rate { curve: curve.clone(), process: self.arrival },
-            (_, Some(path), Some(format)) => {
-                let options = traces::Options {
-                    scale: self.scale,
-                    seed: self.seed,
-                    bin_s: self.bin,
-                    lengths: lengths.clone(),
-                };
-                Load::Trace { path: path.clone(), format, options }
-            }
-            (_, _, _) => bail!("expected --rate, or --trace with --trace-format"),
-        };
-        let duration_s = match (self.duration, &load) {
-            (Some(duration_s), _) if duration_s > 0.0 => Some(duration_s),
-            (Some(_), _) => bail!("--duration is 0: expected a time such as 30s"),
-            (None, Load::Trace { .. }) => None,
-            (None, Load::Rate { .. }) if self.find_knee => Some(KNEE_STEP_S),
-            (None, Load::Rate { curve, .. }) => curve.span_s().is_none().then_some(RUN_S),
-        };
-        if duration_s.is_some_and(|duration_s| self.warmup >= duration_s) {
-            bail!("--warmup is as long as the run: nothing would be counted");
-        }
-        let most = files.saturating_sub(OTHER_FILES).clamp(1, MOST_CONNECTIONS);
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        Ok(Plan {
-            targets,
-            balance: self.balance,
-            classes: self.classes(&lengths),
-            load,
-            duration_s,
-            warmup_s: self.warmup,
-            timeout: Duration::from_secs_f64(self.timeout),
-            grace: Duration::from_secs_f64(self.grace),
-            seed: self.seed,
-            n_lanes: self.threads.map_or_else(|| processors.min(8), usize::from),
-            connections: usize::try_from(self.connections.map_or(most, u64::from))?,
-            authorization: self.authorization()?,
-            prompts: Prompts::new(
-                if self.token_ids { Alphabet::TokenIds } else { Alphabet::Words },
-                self.seed,
-            ),
-            checks_model: !self.any_model,
-            replicas,
-            gpus_per_replica: self.gpus_per_replica,
-        })
-    }
-
-    fn classes(&self, lengths: &Lengths) -> Vec<Class> {
-        let form = Form {
-            model: self.model.clone(),
-            is_chat: self.endpoint == Endpoint::Chat,
-            is_streaming: !self.plain,
-            forces_length: !self.natural_length,
-        };
-        let slo = Slo { ttft_s: self.slo_ttft, tpot_s: self.slo_tpot, e2e_s: self.slo_e2e };
-        if self.class.is_empty() {
-            let lengths = lengths.clone();
-            return vec![Class { name: "all".to_owned(), weight: 1.0, form, lengths, slo }];
-        }
-        let class = |spec: &ClassSpec| {
-            let lengths = if spec.input.is_some() || spec.output.is_some() {
-                Lengths::Drawn {
-                    input: spec.input.unwrap_or(self.input_tokens),
-                    output: spec.output.unwrap_or(self.output_tokens),
-                }
-            } else {
-                lengths.clone()
-            };
-            Class {
-                name: spec.name.clone(),
-                weight: spec.weight,
-                form: Form {
-                    model: spec.model.clone().unwrap_or_else(|| self.model.clone()),
-                    ..form.clone()
-                },
-                lengths,
-                slo: Slo {
-                    ttft_s: spec.ttft_s.unwrap_or(slo.ttft_s),
-                    tpot_s: spec.tpot_s.unwrap_or(slo.tpot_s),
-                    e2e_s: spec.e2e_s.or(slo.e2e_s),
-                },
-            }
-        };
-        self.class.iter().map(class).collect()
-    }
-
-    fn authorization(&self) -> anyhow::Result<Option<http::HeaderValue>> {
-        let key = match (&self.api_key_file, &self.api_key) {
-            (Some(path), _) => std::fs::read_to_string(path)
-                .with_context(|| format!("cannot read the API key in {}", path.display()))?,
-            (None, Some(key)) => key.0.clone(),
-            (None, None) => return Ok(None),
-        };
-        let mut value = http::HeaderValue::from_str(&format!("Bearer {}", key.trim())).map_err(
-            |_characters| anyhow::anyhow!("the API key has characters that no header can carry"),
-        )?;
-        value.set_sensitive(true);
-        Ok(Some(value))
-    }
-
-    /// Reads a trace once before anything is sent: a broken row is told before the run rather than
-    /// in the middle of it.
-    fn check_trace(&self, plan: &Plan) -> anyhow::Result<()> {
-        if self.trace.is_some() {
-            let mut is_empty = true;
-            for planned in plan.schedule()? {
-                planned?;
-                is_empty = false;
-            }
-            if is_empty {
-                bail!("nothing of the trace is due within the run: raise --duration or --scale");
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Lets this process open as many files as the machine allows it, and tells how many.
-fn raise_file_limit() -> u64 {
-    let mut limit = getrlimit(Resource::Nofile);
-    let before = limit.current;
-    limit.current = limit.maximum;
-    let now = if setrlimit(Resource::Nofile, limit).is_ok() { limit.maximum } else { before };
-    now.unwrap_or(u64::MAX)
 }

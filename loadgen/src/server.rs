@@ -119,6 +119,7 @@ impl Args {
     ///
     /// When the profile or the key cannot be read, or an address is taken.
     pub fn run(self) -> anyhow::Result<()> {
+        listen::raise_file_limit();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(N_THREADS)
             .enable_all()

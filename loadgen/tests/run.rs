@@ -8,17 +8,11 @@ mod engine;
 mod forms;
 mod honesty;
 mod server;
+mod users;
 
 use std::process::{Command, Output};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
-
-/// Held by tests whose figures would be those of each other.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Runs the program to its end.
 fn loadgen(args: &[&str]) -> Output {

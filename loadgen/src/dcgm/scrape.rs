@@ -12,6 +12,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use crate::engine::{Profile, Work};
+use crate::run::engines::sum_of_series;
 use crate::run::target::{Page, Tls};
 
 /// A page that takes longer is not read.
@@ -71,27 +72,17 @@ struct Counters {
 
 impl Counters {
     fn read(page: &str) -> Option<Counters> {
-        let (steps, engines) = sum(page, "vllm:iteration_tokens_total_count")?;
-        let (prompt, _) = sum(page, "vllm:prompt_tokens_total")?;
-        let (cached, _) = sum(page, "vllm:prompt_tokens_cached_total").unwrap_or_default();
-        let (generated_tokens, _) = sum(page, "vllm:generation_tokens_total")?;
+        let (steps, engines) = sum_of_series(page, "vllm:iteration_tokens_total_count")?;
+        let (prompt, _) = sum_of_series(page, "vllm:prompt_tokens_total")?;
+        let (cached, _) =
+            sum_of_series(page, "vllm:prompt_tokens_cached_total").unwrap_or_default();
+        let (generated_tokens, _) = sum_of_series(page, "vllm:generation_tokens_total")?;
         let kv = ["vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"];
-        let (kv, kv_engines) = kv.iter().find_map(|name| sum(page, name))?;
+        let (kv, kv_engines) = kv.iter().find_map(|name| sum_of_series(page, name))?;
         let prompt_tokens = (prompt - cached).max(0.0);
         let kv_usage = kv / kv_engines;
         Some(Counters { engines, steps, prompt_tokens, generated_tokens, kv_usage })
     }
-}
-
-/// The sum of a metric's series, and how many there are; `None` without one.
-fn sum(page: &str, name: &str) -> Option<(f64, f64)> {
-    let values = page.lines().filter_map(|line| {
-        let rest = line.strip_prefix(name).filter(|rest| rest.starts_with(['{', ' ']))?;
-        let value = rest.rsplit_once('}').map_or(rest, |(_, value)| value);
-        value.split_whitespace().next()?.parse::<f64>().ok().filter(|value| value.is_finite())
-    });
-    let (sum, n) = values.fold((0.0, 0.0), |(sum, n), value| (sum + value, n + 1.0));
-    (n > 0.0).then_some((sum, n))
 }
 
 /// An engine whose pages are turned into work.

@@ -2,14 +2,16 @@
 //!
 //! Must not decide when a request is sent.
 
+use std::pin::Pin;
 use std::sync::PoisonError;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::{Body as _, Incoming};
-use tokio::time::timeout;
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 use super::answer::{self, Chunk, Form, Usage};
 use super::failure::{Failure, Fault};
@@ -40,43 +42,88 @@ struct Flight<'a> {
     is_done: bool,
     /// When the server said that the model stopped.
     stopped_s: Option<f64>,
+    /// When the server that refused wants to be asked again.
+    retry_after_s: Option<f64>,
+    /// Whether the first text has come, for those who wait for it.
+    has_begun: &'a AtomicBool,
     has_ended: bool,
+}
+
+/// The timers of a request. They are set anew for the next one, which costs less than new ones:
+/// that a timer is to fire later than it was, the runtime only notes.
+pub(super) struct Timers {
+    limit: Pin<Box<Sleep>>,
+    linger: Pin<Box<Sleep>>,
+}
+
+impl Timers {
+    pub(super) fn new() -> Timers {
+        Timers { limit: Box::pin(sleep(LINGER)), linger: Box::pin(sleep(LINGER)) }
+    }
 }
 
 impl Lane {
     /// Sends a request, reads its answer and notes what became of it.
-    pub(super) async fn perform(&self, job: Job) {
-        let mut flight = Flight::begin(self, &job);
-        let exchanged = timeout(self.plan().timeout, exchange(&mut flight)).await;
+    pub(super) async fn perform(&self, job: Job, timers: &mut Timers) {
+        let Timers { limit, linger } = timers;
+        limit.as_mut().reset(Instant::now() + self.plan().timeout);
+        let has_begun = AtomicBool::new(false);
+        let mut flight = Flight::begin(self, &job, &has_begun);
+        let exchanged = tokio::select! {
+            biased;
+            exchanged = persist(&mut flight) => exchanged,
+            () = limit => Err((self.lateness(&has_begun), None)),
+            fault = self.loss_of_patience(&job, &has_begun) => Err((fault, None)),
+        };
         let idle = match exchanged {
-            Ok(Ok(idle)) => {
+            Ok(idle) => {
                 flight.completed();
                 Some(idle)
             }
-            Ok(Err((fault, idle))) => {
+            Err((fault, idle)) => {
                 flight.failed(fault);
                 idle
-            }
-            Err(_late) => {
-                let limit_s = self.plan().timeout.as_secs_f64();
-                let got = match flight.first_s {
-                    Some(_) => "the answer had begun",
-                    None => "without a first token",
-                };
-                flight.failed(Failure::Timeout.because(format_args!("{limit_s} s, {got}")));
-                None
             }
         };
         self.shared().ended_on(job.target);
         if let Some(Idle { sender, body }) = idle {
             let is_whole = match body {
-                Some(body) => timeout(LINGER, run_out(body)).await.unwrap_or(false),
                 None => true,
+                Some(body) => {
+                    linger.as_mut().reset(Instant::now() + LINGER);
+                    tokio::select! {
+                        biased;
+                        is_whole = run_out(body) => is_whole,
+                        () = linger => false,
+                    }
+                }
             };
             if is_whole {
                 self.put_back(job.target, sender);
             }
         }
+    }
+
+    fn lateness(&self, has_begun: &AtomicBool) -> Fault {
+        let limit_s = self.plan().timeout.as_secs_f64();
+        let got = match has_begun.load(Ordering::Relaxed) {
+            true => "the answer had begun",
+            false => "without a first token",
+        };
+        Failure::Timeout.because(format_args!("{limit_s} s, {got}"))
+    }
+
+    /// Ends when the user of a request leaves because nothing has come.
+    async fn loss_of_patience(&self, job: &Job, has_begun: &AtomicBool) -> Fault {
+        if let Some(patience_s) = self.plan().users.leaves_after_s(job.number) {
+            let leaves_s = job.due_s + patience_s;
+            sleep_until(self.shared().start + Duration::from_secs_f64(leaves_s)).await;
+            if !has_begun.load(Ordering::Relaxed) {
+                let example = format_args!("no first token within {patience_s:.1} s");
+                return Failure::Abandoned.because(example);
+            }
+        }
+        std::future::pending().await
     }
 }
 
@@ -99,6 +146,28 @@ async fn run_out(mut body: Incoming) -> bool {
 
 type Exchanged = Result<Idle, (Fault, Option<Idle>)>;
 
+/// Exchanges until there is an answer, or a fault after which users do not try again.
+async fn persist(flight: &mut Flight<'_>) -> Exchanged {
+    let (lane, job) = (flight.lane, flight.job);
+    let mut refused = 0;
+    loop {
+        let (fault, idle) = match exchange(flight).await {
+            Ok(idle) => return Ok(idle),
+            Err(failed) => failed,
+        };
+        refused += 1;
+        let retry_after_s = flight.retry_after_s.take();
+        let users = &lane.plan().users;
+        let again = users.again_after_s(job.number, refused, fault.failure, retry_after_s);
+        let Some(wait_s) = again else { return Err((fault, idle)) };
+        if let Some(idle) = idle {
+            lane.put_back(job.target, idle.sender);
+        }
+        sleep(Duration::from_secs_f64(wait_s)).await;
+        flight.note(|record| record.retried(job.class));
+    }
+}
+
 async fn exchange(flight: &mut Flight<'_>) -> Exchanged {
     let (lane, job) = (flight.lane, flight.job);
     let class = &lane.plan().classes[job.class];
@@ -115,6 +184,10 @@ async fn exchange(flight: &mut Flight<'_>) -> Exchanged {
     let (mut sender, response) = send(lane, job.target, request).await.map_err(gone)?;
     let status = response.status().as_u16();
     if status != 200 {
+        flight.retry_after_s = response
+            .headers()
+            .get(header::RETRY_AFTER)
+            .and_then(|seconds| seconds.to_str().ok()?.parse().ok());
         let read = Limited::new(response.into_body(), MOST_REFUSAL_BYTES).collect();
         let read = Box::pin(read).await;
         let (body, is_whole) = read.map_or((Bytes::new(), false), |body| (body.to_bytes(), true));
@@ -137,7 +210,7 @@ async fn exchange(flight: &mut Flight<'_>) -> Exchanged {
 }
 
 /// Sends on an idle connection, or on a new one. A connection that was closed before it took
-/// anything of the request costs the request nothing but time; after that nothing is sent twice.
+/// anything of the request costs the request nothing but time; after that only `persist` sends it again.
 async fn send(
     lane: &Lane,
     target: usize,
@@ -166,7 +239,7 @@ async fn send(
 }
 
 impl<'a> Flight<'a> {
-    fn begin(lane: &'a Lane, job: &'a Job) -> Flight<'a> {
+    fn begin(lane: &'a Lane, job: &'a Job, has_begun: &'a AtomicBool) -> Flight<'a> {
         let sent_s = lane.shared().now_s();
         let flight = Flight {
             lane,
@@ -180,6 +253,8 @@ impl<'a> Flight<'a> {
             is_known: !lane.plan().checks_model,
             is_done: false,
             stopped_s: None,
+            retry_after_s: None,
+            has_begun,
             has_ended: false,
         };
         flight.note(|record| record.sent(job.class, job.due_s, sent_s));
@@ -277,6 +352,7 @@ impl<'a> Flight<'a> {
         let (class, slo) = (self.job.class, &self.lane.plan().classes[self.job.class].slo);
         if self.first_s.is_none() {
             self.first_s = Some(at_s);
+            self.has_begun.store(true, Ordering::Relaxed);
             let times = (self.job.due_s, self.sent_s, at_s);
             self.note(|record| record.first_text(class, slo, times));
         } else {

@@ -18,6 +18,8 @@ pub enum Failure {
     Tls,
     /// No whole answer within the time allowed.
     Timeout,
+    /// The user left before the first token.
+    Abandoned,
     /// A status other than 200.
     Status(u16),
     /// The connection ended before the answer began.
@@ -44,6 +46,7 @@ impl Failure {
             Failure::Connect => "connect",
             Failure::Tls => "tls",
             Failure::Timeout => "timeout",
+            Failure::Abandoned => "abandoned",
             Failure::Status(status) => return Cow::Owned(format!("http_{status}")),
             Failure::Closed => "closed",
             Failure::CutShort => "cut_short",

@@ -41,6 +41,8 @@ pub enum Limit {
     Client,
     /// It held at every rate that was tried.
     None,
+    /// A step is too short for a request to be due at a lower rate.
+    TooShort,
     /// Somebody stopped it.
     Interrupted,
 }
@@ -185,6 +187,10 @@ impl Knee {
                 )
             }
             Limit::None => format!("knee not reached: held at {}", at(self.rate)),
+            Limit::TooShort => format!(
+                "knee not found: fails at {}, and at less nothing is due in a step: raise --duration",
+                at(self.fails_at)
+            ),
             Limit::Interrupted => format!("stopped: held at {} so far", at(self.rate)),
         }
     }

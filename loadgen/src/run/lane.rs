@@ -3,8 +3,9 @@
 //!
 //! Must not decide when a request is due: jobs come from the pacer.
 
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,6 +14,7 @@ use http_body_util::Full;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::Instant;
 
+use super::exchange::Timers;
 use super::failure::{Failure, Fault};
 use super::plan::Plan;
 use super::record::Record;
@@ -102,17 +104,25 @@ impl Lane {
     /// more and all have ended, or until told to stop.
     pub(super) async fn serve(
         self: Arc<Lane>,
-        mut jobs: mpsc::Receiver<Job>,
+        jobs: mpsc::Receiver<Job>,
         mut stop: watch::Receiver<bool>,
         connections: usize,
     ) {
         let slots = Arc::new(Semaphore::new(connections));
+        let jobs = Arc::new(Mutex::new(jobs));
         let work = async {
             while let Ok(slot) = Arc::clone(&slots).acquire_owned().await {
-                let Some(job) = jobs.recv().await else { break };
-                let lane = Arc::clone(&self);
+                let next = poll_fn(|context| waiting(&jobs).poll_recv(context));
+                let Some(first) = next.await else { break };
+                let (lane, jobs) = (Arc::clone(&self), Arc::clone(&jobs));
                 tokio::spawn(async move {
-                    lane.perform(job).await;
+                    let mut timers = Timers::new();
+                    let mut next = Some(first);
+                    while let Some(job) = next {
+                        lane.perform(job, &mut timers).await;
+                        // What waits already needs no task of its own.
+                        next = waiting(&jobs).try_recv().ok();
+                    }
                     drop(slot);
                 });
             }
@@ -176,4 +186,8 @@ impl Lane {
         }
         request.body(Full::new(body)).map_err(|error| Failure::Malformed.because(error))
     }
+}
+
+fn waiting(jobs: &Mutex<mpsc::Receiver<Job>>) -> MutexGuard<'_, mpsc::Receiver<Job>> {
+    jobs.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -7,11 +7,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use std::{io, thread};
 
+use futures_util::future::join;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::lane::{Lane, Shared};
+use super::engines::{self, Look};
+use super::lane::{Job, Lane, Shared};
 use super::pacer::{self, Paced};
 use super::plan::Plan;
 use super::record::Record;
@@ -71,6 +73,8 @@ pub struct Outcome {
     pub cpu_s: f64,
     /// Replicas over time.
     pub replicas: Seen,
+    /// What the engines said of themselves over time.
+    pub engines: Vec<Look>,
 }
 
 /// Runs a plan to its end, or until `interrupt` turns true.
@@ -90,27 +94,7 @@ pub async fn measure(
         Arc::new(Shared::new(Arc::clone(plan), Instant::now() + HEAD_START).map_err(Error::Path)?);
     let (stop, stopped) = watch::channel(false);
     let (alive, mut all_gone) = mpsc::channel::<()>(1);
-    let mut lanes = Vec::new();
-    let mut senders = Vec::new();
-    for _ in 0..plan.n_lanes.max(1) {
-        let (sender, jobs) = mpsc::channel(pacer::MOST_WAITING);
-        senders.push(sender);
-        let lane = Arc::new(Lane::new(Arc::clone(&shared)));
-        lanes.push(Arc::clone(&lane));
-        let (stopped, alive) = (stopped.clone(), alive.clone());
-        let connections = (plan.connections / plan.n_lanes.max(1)).max(1);
-        spawn("lane", move || {
-            if let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build()
-            {
-                runtime.block_on(lane.serve(jobs, stopped, connections));
-                // Requests that are open now end as unfinished; a name that is still being looked
-                // up is not waited for.
-                runtime.shutdown_timeout(Duration::from_millis(100));
-            }
-            drop(alive);
-        })?;
-    }
-    drop(alive);
+    let (lanes, senders) = start_lanes(&shared, &stopped, alive)?;
     let scheduled = Arc::new(Mutex::new(Record::new(plan.classes.len())));
     let (paced, mut pacing) = oneshot::channel();
     spawn("pacer", {
@@ -124,19 +108,24 @@ pub async fn measure(
         }
     })?;
 
-    let seen = RefCell::new(Seen::default());
+    let (seen, looks) = (RefCell::new(Seen::default()), RefCell::new(Vec::new()));
     let mut schedule_end: Option<(Paced, f64)> = None;
     let mut is_interrupted = false;
-    let watching = async {
-        match &plan.replicas {
-            Some(source) => {
-                let note = |t_s, count| seen.borrow_mut().note(t_s, count);
-                replicas::watch(source, || shared.now_s(), note).await;
-            }
-            None => std::future::pending().await,
+    let watching_replicas = async {
+        if let Some(source) = &plan.replicas {
+            let note = |t_s, count| seen.borrow_mut().note(t_s, count);
+            replicas::watch(source, || shared.now_s(), note).await;
         }
     };
+    let watching_engines = async {
+        if plan.watches_engines {
+            let note = |look| looks.borrow_mut().push(look);
+            engines::watch(&plan.targets, || shared.now_s(), note).await;
+        }
+    };
+    let watching = join(watching_replicas, watching_engines);
     tokio::pin!(watching);
+    let mut is_watching = true;
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let grace = tokio::time::sleep(Duration::ZERO);
@@ -144,7 +133,7 @@ pub async fn measure(
     loop {
         tokio::select! {
             _ = all_gone.recv() => break,
-            () = &mut watching => {}
+            _ = &mut watching, if is_watching => is_watching = false,
             ended = &mut pacing, if schedule_end.is_none() => {
                 schedule_end = Some((ended.unwrap_or_default(), shared.now_s()));
                 grace.as_mut().reset(Instant::now() + plan.grace);
@@ -181,7 +170,37 @@ pub async fn measure(
         trace_error: paced.error,
         cpu_s: cpu_s() - cpu_before_s,
         replicas: seen.take(),
+        engines: looks.take(),
     })
+}
+
+/// Starts the threads that send; each holds `alive` until it has ended.
+fn start_lanes(
+    shared: &Arc<Shared>,
+    stopped: &watch::Receiver<bool>,
+    alive: mpsc::Sender<()>,
+) -> Result<(Vec<Arc<Lane>>, Vec<mpsc::Sender<Job>>), Error> {
+    let n_lanes = shared.plan.n_lanes.max(1);
+    let connections = (shared.plan.connections / n_lanes).max(1);
+    let (mut lanes, mut senders) = (Vec::new(), Vec::new());
+    for _ in 0..n_lanes {
+        let (sender, jobs) = mpsc::channel(pacer::MOST_WAITING);
+        senders.push(sender);
+        let lane = Arc::new(Lane::new(Arc::clone(shared)));
+        lanes.push(Arc::clone(&lane));
+        let (stopped, alive) = (stopped.clone(), alive.clone());
+        spawn("lane", move || {
+            if let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build()
+            {
+                runtime.block_on(lane.serve(jobs, stopped, connections));
+                // Requests that are open now end as unfinished; a name that is still being looked
+                // up is not waited for.
+                runtime.shutdown_timeout(Duration::from_millis(100));
+            }
+            drop(alive);
+        })?;
+    }
+    Ok((lanes, senders))
 }
 
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Error> {

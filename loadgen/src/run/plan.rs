@@ -3,10 +3,12 @@
 //!
 //! Must not send anything.
 
+use std::io;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use anyhow::bail;
 use rand_distr::{Distribution as _, StandardUniform};
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::SeedableRng as _;
@@ -15,6 +17,7 @@ use super::prompt::{Form, Prompts};
 use super::replicas::Source;
 use super::slo::Slo;
 use super::target::Target;
+use super::users::Users;
 use crate::duration;
 use crate::engine::Prefix;
 use crate::traces::{self, Arrivals, Curve, Format, Length, Lengths, Process};
@@ -81,6 +84,8 @@ pub struct Plan {
     pub warmup_s: f64,
     /// The longest that a request may take, from when it is sent.
     pub timeout: Duration,
+    /// Whether users leave, and what they send again.
+    pub users: Users,
     /// How long open requests may go on after the end of the schedule.
     pub grace: Duration,
     /// Settles everything that is drawn.
@@ -97,6 +102,8 @@ pub struct Plan {
     pub checks_model: bool,
     /// Where the number of replicas is seen.
     pub replicas: Option<Source>,
+    /// Whether the targets' own pages are looked at.
+    pub watches_engines: bool,
     /// GPUs of a replica.
     pub gpus_per_replica: f64,
 }
@@ -172,6 +179,28 @@ impl Plan {
             Ok(planned) => planned.due_s < until_s,
             Err(_) => true,
         })))
+    }
+
+    /// Writes the requests as a trace that [`Format::Csv`] reads, each with its exact time.
+    ///
+    /// # Errors
+    ///
+    /// When a trace cannot be read, what its prompts share has no place in that form (Mooncake), or
+    /// nothing can be written.
+    pub fn write_schedule(&self, out: &mut impl io::Write) -> anyhow::Result<()> {
+        writeln!(out, "t_s,input_tokens,output_tokens,cached_tokens")?;
+        for planned in self.schedule()? {
+            let Planned { due_s, input_tokens, output_tokens, prefix, .. } = planned?;
+            let cached_tokens = match prefix {
+                Prefix::Unknown => 0,
+                Prefix::Cached(tokens) => tokens,
+                Prefix::Segments { .. } => {
+                    bail!("what a mooncake trace's prompts share has no place in a csv trace")
+                }
+            };
+            writeln!(out, "{due_s},{input_tokens},{output_tokens},{cached_tokens}")?;
+        }
+        Ok(())
     }
 
     /// The end of the schedule in seconds, where it is known without reading a trace.
@@ -291,6 +320,7 @@ mod tests {
             duration_s: Some(200.0),
             warmup_s: 0.0,
             timeout: Duration::from_secs(1),
+            users: Users::default(),
             grace: Duration::from_secs(1),
             seed,
             n_lanes: 1,
@@ -299,6 +329,7 @@ mod tests {
             prompts: Prompts::new(Alphabet::Words, seed),
             checks_model: true,
             replicas: None,
+            watches_engines: false,
             gpus_per_replica: 1.0,
         }
     }

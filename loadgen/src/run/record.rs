@@ -96,6 +96,8 @@ pub struct Class {
     pub scheduled: u64,
     /// Requests that a connection was sought for.
     pub sent: u64,
+    /// Times that a refused request was sent again.
+    pub retries: u64,
     /// Whole answers.
     pub completed: u64,
     /// Requests that were open when the run ended.
@@ -147,6 +149,7 @@ impl Class {
     pub fn merge(&mut self, other: &Class) {
         self.scheduled += other.scheduled;
         self.sent += other.sent;
+        self.retries += other.retries;
         self.completed += other.completed;
         self.unfinished += other.unfinished;
         self.censored += other.censored;
@@ -203,6 +206,11 @@ impl Record {
         class.sent += 1;
         class.schedule_lag.note(at_s - due_s);
         self.timeline.at(at_s).sent += 1;
+    }
+
+    /// A refused request is sent again.
+    pub(super) fn retried(&mut self, class: usize) {
+        self.classes[class].retries += 1;
     }
 
     /// The first text of an answer came.

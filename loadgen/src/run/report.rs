@@ -3,6 +3,7 @@
 //! Must not measure anything. What was not measured is `null`, never 0.
 
 mod csv;
+mod doubts;
 mod html;
 mod plot;
 mod table;
@@ -11,7 +12,9 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use self::doubts::{is_bottleneck, unknown, warnings};
 use super::elasticity::{Elasticity, elasticity};
+use super::engines::Look;
 use super::knee::Knee;
 use super::measure::Outcome;
 use super::plan::{Load, Plan};
@@ -67,6 +70,8 @@ pub struct ClassReport {
     pub scheduled: u64,
     /// Requests for which a connection was sought.
     pub sent: u64,
+    /// Times that one of them was sent again after a refusal.
+    pub retries: u64,
     /// Whole answers.
     pub completed: u64,
     /// Failures. `sent` = `completed` + `errors` + `unfinished`.
@@ -121,6 +126,7 @@ impl ClassReport {
             class: name.to_owned(),
             scheduled: class.scheduled,
             sent: class.sent,
+            retries: class.retries,
             completed: class.completed,
             errors: class.n_errors(),
             unfinished: class.unfinished,
@@ -212,6 +218,8 @@ pub struct Report {
     pub timeline: Vec<Point>,
     /// Replicas over time, as they were seen: seconds and count.
     pub replicas: Vec<(f64, Option<u32>)>,
+    /// What the engines said of themselves over time, where they were watched.
+    pub engines: Vec<Look>,
     /// Cumulative distribution of the time to first token.
     pub ttft_distribution: Vec<Quantile>,
     /// Cumulative distribution of the time between pieces of text.
@@ -285,6 +293,7 @@ impl Report {
             unknown: Vec::new(),
             timeline: timeline.points(),
             replicas: outcome.replicas.changes().to_vec(),
+            engines: outcome.engines.clone(),
             ttft_distribution: distribution(&total.ttft),
             itl_distribution: distribution(&total.itl),
             e2e_distribution: distribution(&total.e2e),
@@ -319,112 +328,6 @@ impl Report {
             Format::Html => html::render(self),
         })
     }
-}
-
-/// Whether requests left so late that what was measured is the client rather than the server: the
-/// 99th percentile of the lag above 1 ms and above a hundredth of the median time to first token.
-fn is_bottleneck(outcome: &Outcome, total: &record::Class) -> bool {
-    let lag_s = total.schedule_lag.quantile(0.99).unwrap_or(0.0);
-    let usual_s = total.ttft.quantile(0.5).or_else(|| total.e2e.quantile(0.5)).unwrap_or(0.0);
-    let is_full = total.errors.contains_key(&super::failure::Failure::ClientLimit);
-    outcome.unsent > 0 || is_full || lag_s > (usual_s / 100.0).max(1e-3)
-}
-
-fn warnings(plan: &Plan, outcome: &Outcome, report: &Report) -> Vec<String> {
-    let mut warnings = Vec::new();
-    let total = &report.total;
-    let is_unanswered = report.is_unanswered();
-    if is_unanswered {
-        warnings.push("nothing was answered: check --url and --model".to_owned());
-    }
-    if report.client.is_bottleneck && !is_unanswered {
-        let lag_ms = total.schedule_lag.p99.unwrap_or(0.0) * 1e3;
-        warnings.push(format!(
-            "the client was the bottleneck: requests left up to {lag_ms:.1} ms late (p99), {} not \
-             at all; use more --threads or --connections, another machine or a lower rate",
-            outcome.unsent
-        ));
-    }
-    if total.errors_by_class.contains_key("client_limit") {
-        warnings.push(
-            "this machine ran out of files or ports: raise `ulimit -n`, widen \
-             net.ipv4.ip_local_port_range, or lower --connections"
-                .to_owned(),
-        );
-    }
-    if let Some(error) = &outcome.trace_error {
-        warnings.push(format!("the schedule ended early: {error}"));
-    }
-    if outcome.is_interrupted {
-        warnings.push("stopped before its end: the figures are those of the part that ran".into());
-    }
-    if total.unfinished > 0 {
-        warnings.push(format!(
-            "{} requests were still open when the run ended, and are in no time above but the \
-             lag; a longer --grace waits for them",
-            total.unfinished
-        ));
-    }
-    let lost = total.without_first_token;
-    if lost * 100 > total.scheduled && !is_unanswered {
-        warnings.push(format!(
-            "{lost} requests never got a first token: the percentiles are those of the luckier ones"
-        ));
-    }
-    if total.ttft.count > 0 && total.ttft.count < 100 {
-        warnings
-            .push(format!("p99 of {} requests is little more than their worst", total.ttft.count));
-    }
-    if let Some(ratio) = total.prompt_tokens_ratio.filter(|ratio| !(0.8..=1.25).contains(ratio)) {
-        warnings.push(format!(
-            "the server counted {ratio:.2} prompt tokens for each that was asked for: its \
-             tokenizer or chat template is not ours; --token-ids is exact where it is understood"
-        ));
-    }
-    if plan.replicas.is_some() && report.elasticity.seen_share.unwrap_or(0.0) < 0.9 {
-        warnings
-            .push("the number of replicas was not seen for more than a tenth of the run".into());
-    }
-    warnings
-}
-
-fn unknown(plan: &Plan, report: &Report) -> Vec<String> {
-    if report.is_unanswered() {
-        return Vec::new();
-    }
-    let mut unknown = vec![
-        "Times are seen from this machine: the network and every proxy between are in them."
-            .to_owned(),
-        "Nothing is sent twice: users whose client retries see other error rates and waits."
-            .to_owned(),
-    ];
-    if plan.classes.iter().any(|class| !class.form.is_streaming) {
-        unknown.push(
-            "Plain answers show no first token: TTFT, TPOT and ITL are unknown, and only a promise \
-             on the whole time is judged."
-                .to_owned(),
-        );
-    } else {
-        unknown.push(
-            "ITL is between pieces of text; a piece may hold several tokens. TPOT counts tokens as \
-             the server does."
-                .to_owned(),
-        );
-    }
-    if report.total.uncounted > 0 {
-        unknown.push(format!(
-            "{} answers came without a count of tokens: their pieces of text were counted instead.",
-            report.total.uncounted
-        ));
-    }
-    if plan.replicas.is_none() {
-        unknown.push(
-            "Replicas were not watched (--replicas-url, --watch-health): what the good tokens cost \
-             in GPU time is unknown."
-                .to_owned(),
-        );
-    }
-    unknown
 }
 
 /// The load in words.

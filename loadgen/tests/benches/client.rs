@@ -28,6 +28,7 @@ use loadgen::run::plan::{Balance, Class, Load, Plan};
 use loadgen::run::prompt::{Alphabet, Form, Prompts};
 use loadgen::run::slo::Slo;
 use loadgen::run::target::{Target, Tls};
+use loadgen::run::users::Users;
 use loadgen::traces::{Curve, Lengths, Process};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -212,6 +213,7 @@ fn outcome(server: SocketAddr, rate: f64, connections: usize) -> Outcome {
         duration_s: Some(SPAN.as_secs_f64()),
         warmup_s: 0.0,
         timeout: Duration::from_secs(60),
+        users: Users::default(),
         grace: Duration::ZERO,
         seed: 1,
         n_lanes: 1,
@@ -220,6 +222,7 @@ fn outcome(server: SocketAddr, rate: f64, connections: usize) -> Outcome {
         prompts: Prompts::new(Alphabet::Words, 1),
         checks_model: true,
         replicas: None,
+        watches_engines: false,
         gpus_per_replica: 1.0,
     });
     let (_never, interrupt) = watch::channel(false);

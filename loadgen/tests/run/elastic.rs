@@ -1,34 +1,37 @@
 //! What happens when the service changes its size, and where it breaks.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
-use tokio::time::Instant;
 
 use super::server::{Act, Server, plain, stream};
-use super::{alone, at, report};
+use super::{at, report};
 
+/// A gateway that holds what comes until there have been 41 requests, the last of them due after two
+/// seconds, but refuses each tenth, while its page tells 0 replicas and then 2. Its requests and not
+/// the clock say when, so that no figure can be lower than the schedule has it, however slow the
+/// machine is.
 #[test]
 fn a_wake_from_zero_is_timed_and_its_requests_are_held_or_lost() {
-    // A gateway that holds what comes in the first two seconds but refuses each tenth, while its
-    // page tells 0 replicas and then 2.
-    let began = Arc::new(OnceLock::<Instant>::new());
+    const WOKEN_BY: u64 = 40;
+    let is_awake = AtomicBool::new(false);
     let server = Server::start(move |asked| {
         if asked.path == "/scale?of=m" {
-            let is_awake = began.get().is_some_and(|began| *began + WAKE <= asked.at);
-            let body = json!({"status": {"replicas": if is_awake { 2 } else { 0 }}});
+            let replicas = if is_awake.load(Ordering::Relaxed) { 2 } else { 0 };
+            let body = json!({"status": {"replicas": replicas}});
             return vec![plain("200 OK", "application/json", &body.to_string())];
         }
-        let ready = *began.get_or_init(|| asked.at) + WAKE;
-        if asked.at < ready && asked.number % 10 == 9 {
+        if asked.number >= WOKEN_BY {
+            is_awake.store(true, Ordering::Relaxed);
+        } else if asked.number % 10 == 9 {
             return vec![plain("503 Service Unavailable", "text/plain", "no capacity")];
         }
-        let mut acts = vec![Act::Until(ready)];
+        let mut acts = vec![Act::UntilAsked(WOKEN_BY + 1)];
         acts.extend(stream(asked, 4, Duration::ZERO));
         acts
     });
-    const WAKE: Duration = Duration::from_secs(2);
     let url = server.url();
     let flags = format!(
         "--rate 20 --duration 5s --arrival constant --slo-ttft 500ms --replicas-url \
@@ -37,27 +40,24 @@ fn a_wake_from_zero_is_timed_and_its_requests_are_held_or_lost() {
     let report = report(&url, &flags);
     let elasticity = &report["elasticity"];
     assert_eq!(elasticity["from_zero"], true);
-    let first = at(&report, "/elasticity/time_to_first_token_s");
-    assert!((1.9..2.6).contains(&first), "{first}");
+    assert!(at(&report, "/elasticity/time_to_first_token_s") >= 1.99);
     assert_eq!(at(&report, "/elasticity/lost"), 4.0);
     assert_eq!(report["errors_by_class"], json!({"http_503": 4}));
     // Due before 1.5 s, they waited more than half a second: 30, less the 3 that were refused.
-    let held = at(&report, "/elasticity/held");
-    assert!((25.0..=32.0).contains(&held), "{held}");
+    assert!(at(&report, "/elasticity/held") >= 27.0, "{elasticity:#}");
     assert_eq!(elasticity["scale_events"][0]["from"], 0);
     assert_eq!(elasticity["scale_events"][0]["to"], 2);
     assert_eq!(elasticity["scale_events"][0]["held"], elasticity["held"]);
-    let worst = at(&report, "/elasticity/scale_events/0/worst_ttft_s");
-    assert!((1.9..2.6).contains(&worst), "{worst}");
-    // Each of the 27 waits 0 to 1.5 s beyond its 0.5 s: 20 request-seconds.
+    assert!(at(&report, "/elasticity/scale_events/0/worst_ttft_s") >= 1.99);
+    // They wait 1.5 s beyond their 0.5 s and 50 ms less each: 23.25 request-seconds for the thirty,
+    // less 1.65 for those that were refused.
     let area = at(&report, "/elasticity/slo_violation_area_s");
-    assert!((16.0..27.0).contains(&area), "{area}");
-    // Two replicas for three seconds with four GPUs each, over the good answers' tokens.
+    assert!(area >= 21.5, "{area}");
+    // Four GPUs for each replica-second, over the good answers' tokens.
     let cost = at(&report, "/elasticity/gpu_seconds_per_good_token");
     let good_tokens = at(&report, "/good") * 4.0;
     let expected = at(&report, "/elasticity/replica_seconds") * 4.0 / good_tokens;
     assert!((cost / expected - 1.0).abs() < 1e-9, "{cost} {expected}");
-    assert!((2.0..8.0).contains(&at(&report, "/elasticity/replica_seconds")));
 }
 
 #[test]
@@ -105,29 +105,31 @@ fn the_target_with_the_fewest_open_requests_gets_the_next() {
     assert!(at(&report, "/unfinished") < 20.0);
 }
 
-/// Four at a time, 40 ms each: a hundred a second.
+/// Takes a hundred requests of a step and refuses the rest. A step is known by its first request,
+/// which is the same in all. So a step of a second holds up to 101/s: one of 101 may fail.
 #[test]
-fn the_knee_is_where_a_queue_begins_to_grow() {
-    let _alone = alone();
-    let slots: Arc<std::sync::Mutex<[Option<Instant>; 4]>> = Arc::default();
+fn the_knee_is_the_highest_rate_that_is_answered() {
+    let step: Mutex<(Option<String>, u32)> = Mutex::default();
     let server = Server::start(move |asked| {
-        let mut slots = slots.lock().unwrap();
-        let slot = slots.iter_mut().min_by_key(|free| **free).unwrap();
-        let done = slot.map_or(asked.at, |free| free.max(asked.at)) + Duration::from_millis(40);
-        *slot = Some(done);
-        let mut acts = vec![Act::Until(done)];
-        acts.extend(stream(asked, 1, Duration::ZERO));
-        acts
+        let body = asked.body.to_string();
+        let mut step = step.lock().unwrap();
+        if *step.0.get_or_insert_with(|| body.clone()) == body {
+            step.1 = 0;
+        }
+        step.1 += 1;
+        match step.1 {
+            ..=100 => stream(asked, 1, Duration::ZERO),
+            _ => vec![plain("503 Service Unavailable", "text/plain", "full")],
+        }
     });
-    let flags =
-        "--find-knee --rate 20 --duration 4s --arrival constant --slo-ttft 500ms --grace 5s";
+    let flags = "--find-knee --rate 20 --duration 1s --arrival constant --threads 1 --slo-ttft 1m \
+                 --slo-tpot 1m --grace 30s";
     let report = report(&server.url(), flags);
     let knee = &report["knee"];
     assert_eq!(knee["limit"], "service", "{knee:#}");
-    let rate = at(&report, "/knee/rate");
-    // Up to an eighth more than it carries, the queue of four seconds is still within the promise.
-    assert!((80.0..=125.0).contains(&rate), "{knee:#}");
-    assert!(at(&report, "/knee/fails_at") < rate * 1.06);
+    let (rate, fails_at) = (at(&report, "/knee/rate"), at(&report, "/knee/fails_at"));
+    assert!(rate <= 101.1 && 101.0 < fails_at, "{knee:#}");
+    assert!(fails_at < rate * 1.06, "{knee:#}");
     // The report is that of the best step.
     assert!(at(&report, "/attainment") >= 0.99);
 }

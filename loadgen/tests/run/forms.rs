@@ -76,6 +76,8 @@ fn what_cannot_run_says_why_and_exits_with_2() {
         (url, vec!["--rate", "fast"], "rate \"fast\""),
         (url, vec!["--rate", "1", "--arrival", "gamma"], "gamma:CV"),
         (url, vec!["--rate", "1", "--duration", "0"], "--duration is 0"),
+        (url, vec!["--rate", "0.001", "--duration", "1"], "nothing is due within the run"),
+        (url, vec!["--rate", "0.001", "--duration", "1", "--find-knee"], "nothing is due"),
         (url, vec!["--rate", "1", "--require", "quick"], "no requirement"),
         (url, vec!["--rate", "1", "--output", "no/such/folder/x"], "cannot write to no/such"),
         (url, vec!["--rate", "1", "--api-key-file", "no/key"], "cannot read the API key in no/key"),

@@ -2,7 +2,7 @@
 
 use std::io::Read as _;
 use std::process::{Command, Stdio};
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use rustix::process::{Pid, Resource, Signal, getrlimit, kill_process, setrlimit};
@@ -10,29 +10,29 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::server::{Act, Server, stream, stream_end, stream_head, token};
-use super::{alone, at, report};
+use super::{at, report};
 
-/// Answers at once, but for two seconds from the first second on.
+const STALL: Duration = Duration::from_secs(2);
+
+/// Answers at once, but for two seconds from its 50th request on.
 fn stalling() -> Server {
-    let began = Arc::new(OnceLock::new());
+    let stall = OnceLock::new();
     Server::start(move |asked| {
-        let began = *began.get_or_init(|| asked.at);
-        let (stall, end) = (began + Duration::from_secs(1), began + Duration::from_secs(3));
         let mut acts = vec![];
-        if (stall..end).contains(&asked.at) {
-            acts.push(Act::Until(end));
+        if asked.number >= 50 {
+            acts.push(Act::Until(*stall.get_or_init(|| asked.at + STALL)));
         }
         acts.extend(stream(asked, 2, Duration::ZERO));
         acts
     })
 }
 
-/// Of 250 requests 100 are due while the server stalls, and wait 0 to 2 s: so the 90th percentile
-/// of all is that of these at three quarters, 1.5 s. A client that waits for answers before it
-/// sends the next would see a few slow ones.
+/// The 50th of 250 requests meets the stall not before it is due, so the hundred that are due in
+/// the two seconds after that wait for what is left of them at least, however slow the machine is:
+/// the 90th percentile of all is that of these at three quarters, 1.5 s. A client that waits for
+/// answers before it sends the next would see a few slow ones.
 #[test]
 fn a_stall_of_two_seconds_shows_in_the_percentiles() {
-    let _alone = alone();
     let load = "--rate 50 --duration 5s --arrival constant --input-tokens 9";
     for flags in ["", "--connections 1 --threads 1", "--plain --connections 4"] {
         // The stalling server streams; asked for a plain answer it is read all the same.
@@ -41,18 +41,19 @@ fn a_stall_of_two_seconds_shows_in_the_percentiles() {
         for metric in ["ttft", "e2e"] {
             let p90 = at(&report, &format!("/{metric}/p90"));
             let max = at(&report, &format!("/{metric}/max"));
-            // Above, only the machine's own slowness is left to add.
-            assert!((1.3..3.0).contains(&p90), "{flags}: {metric} p90 {p90}");
-            assert!((1.9..4.0).contains(&max), "{flags}: {metric} max {max}");
+            assert!(p90 >= 1.48, "{flags}: {metric} p90 {p90}");
+            assert!(max >= 2.0, "{flags}: {metric} max {max}");
         }
-        assert!(at(&report, "/elasticity/longest_silence_s") >= 1.5, "{flags}");
+        assert!(at(&report, "/elasticity/longest_silence_s") >= 1.0, "{flags}");
         let is_short = flags.contains("connections");
         if is_short {
             // The waiting was in the client, for want of connections: that is said.
             assert_eq!(report["client"]["is_bottleneck"], true, "{flags}");
             assert!(at(&report, "/schedule_lag/max") > 1.5, "{flags}");
         } else {
-            assert!(at(&report, "/schedule_lag/p99") < 0.25, "{}", report["schedule_lag"]);
+            // The waiting was the server's.
+            let from_send = at(&report, "/ttft_from_send/p90");
+            assert!(from_send > at(&report, "/schedule_lag/p90"), "{}", report["schedule_lag"]);
         }
     }
 }
@@ -104,7 +105,6 @@ fn a_stop_ends_with_a_report_of_what_was_measured() {
 /// The server holds every stream open until all have come.
 #[test]
 fn ten_thousand_streams_are_open_at_once() {
-    let _alone = alone();
     let mut files = getrlimit(Resource::Nofile);
     if files.maximum.is_some_and(|most| most < 11_000) {
         // Not a fault of the program: this machine allows no process so many files.
@@ -122,6 +122,8 @@ fn ten_thousand_streams_are_open_at_once() {
     assert_eq!(report["errors_by_class"], json!({}));
     assert_eq!(at(&report, "/completed"), 10_000.0, "{}", report["warnings"]);
     assert_eq!(at(&report, "/itl/count"), 10_000.0);
+    // None of them ends while others come.
+    assert!(report["warnings"].to_string().contains("more and more requests were open"));
     // The first ones waited for the last to come.
     assert!(at(&report, "/itl/max") > 2.0, "{}", report["itl"]);
 }

@@ -68,6 +68,12 @@ impl Engine {
         metric(&self.get("/metrics").body, series)
     }
 
+    /// The sum over the replicas of the first series of each that begins with `series`.
+    pub(crate) fn sum_of(&self, series: &str) -> f64 {
+        let page = |address| Exchange::open(address, "GET", "/metrics", "", "").reply().unwrap();
+        self.addresses.iter().map(|at| metric(&page(*at).body, series).unwrap()).sum()
+    }
+
     /// Waits until the series has that value.
     pub(super) fn wait_for(&self, series: &str, value: f64) {
         eventually(series, || self.metric(series).filter(|found| (found - value).abs() < 1e-9));

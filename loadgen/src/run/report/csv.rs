@@ -26,7 +26,7 @@ pub(super) fn render(report: &Report) -> String {
             text
         }
         None => {
-            let mut text = "class,scheduled,sent,completed,errors,unfinished,offered_rate,\
+            let mut text = "class,scheduled,sent,completed,errors,unfinished,retries,offered_rate,\
                             achieved_rate,goodput,attainment,output_tokens_rate"
                 .to_owned();
             for name in ["ttft", "tpot", "itl", "e2e", "schedule_lag"] {
@@ -46,8 +46,14 @@ pub(super) fn render(report: &Report) -> String {
 fn row(text: &mut String, class: &ClassReport) {
     // Names come from the command line, where a comma ends them.
     text.push_str(&format!(
-        "{},{},{},{},{},{}",
-        class.class, class.scheduled, class.sent, class.completed, class.errors, class.unfinished
+        "{},{},{},{},{},{},{}",
+        class.class,
+        class.scheduled,
+        class.sent,
+        class.completed,
+        class.errors,
+        class.unfinished,
+        class.retries
     ));
     let rates = [
         class.offered_rate,

@@ -2,6 +2,7 @@
 
 use super::plot::{Line, Plot};
 use super::{Quantile, Report, table};
+use crate::run::engines::Look;
 use crate::run::timeline::Point;
 
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:760px;margin:2em auto;\
@@ -98,12 +99,19 @@ fn open(report: &Report) -> Plot<'_> {
     if let Some((_, last)) = replicas.last().copied() {
         replicas.push((report.elapsed_s, last));
     }
+    let looks = |name, of: fn(&Look) -> Option<f64>| Line {
+        name,
+        points: report.engines.iter().map(|look| (look.t_s, of(look))).collect(),
+        is_step: true,
+    };
     Plot {
-        title: "Open requests, and replicas where they were seen",
+        title: "Open requests, and replicas and engines where they were seen",
         x_label: "seconds",
         lines: vec![
             Line { name: "open requests", points: points.collect(), is_step: true },
             Line { name: "replicas", points: replicas, is_step: true },
+            looks("running in the engines", |look| look.running),
+            looks("waiting in them", |look| look.waiting),
         ],
         is_log: false,
     }

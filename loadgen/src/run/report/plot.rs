@@ -2,8 +2,6 @@
 //!
 //! Must not know what is plotted.
 
-use super::table::significant;
-
 const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 220.0;
 const LEFT: f64 = 58.0;
@@ -72,7 +70,7 @@ impl Plot<'_> {
                 WIDTH - RIGHT,
                 LEFT - 6.0,
                 at + 4.0,
-                significant(y)
+                tick(y)
             ));
             y += step;
         }
@@ -81,7 +79,7 @@ impl Plot<'_> {
                 "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
                 place_x(x),
                 HEIGHT - BOTTOM + 16.0,
-                significant(x)
+                tick(x)
             ));
         }
         svg.push_str(&format!(
@@ -145,6 +143,12 @@ fn path(line: &Line<'_>, place_x: &impl Fn(f64) -> f64, place_y: &impl Fn(f64) -
         last_y = Some(y);
     }
     path
+}
+
+/// A tick's number without digits that say nothing.
+fn tick(number: f64) -> String {
+    let text = format!("{number:.6}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 /// A step of 1, 2 or 5 times a power of ten that divides a range in four to ten.

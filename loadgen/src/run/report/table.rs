@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::{ClassReport, Report, Summary};
 use crate::run::elasticity::Elasticity;
+use crate::run::engines::Look;
 use crate::text;
 
 pub(super) fn render(report: &Report) -> String {
@@ -32,6 +33,7 @@ pub(super) fn render(report: &Report) -> String {
     }
     errors(&mut text, report);
     elasticity(&mut text, &report.elasticity);
+    engines(&mut text, &report.engines);
     if let Some(knee) = &report.knee {
         push(&mut text, format_args!(""));
         push(&mut text, format_args!("{}", knee.verdict()));
@@ -101,6 +103,9 @@ fn head(text: &mut String, report: &Report) {
             total.unfinished
         ),
     );
+    if total.retries > 0 {
+        push(text, format_args!("sent again after a refusal: {} times", total.retries));
+    }
     push(
         text,
         format_args!(
@@ -221,6 +226,16 @@ fn elasticity(text: &mut String, elasticity: &Elasticity) {
     }
 }
 
+/// The most that the engines said of themselves.
+fn engines(text: &mut String, looks: &[Look]) {
+    let most = |of: fn(&Look) -> Option<f64>| looks.iter().filter_map(of).reduce(f64::max);
+    if let (Some(running), Some(waiting)) = (most(|look| look.running), most(|look| look.waiting)) {
+        let usage = most(|look| look.kv_usage)
+            .map_or_else(String::new, |usage| format!(", KV cache {} used", percent(Some(usage))));
+        push(text, format_args!("engines at most: {running} running, {waiting} waiting{usage}"));
+    }
+}
+
 fn push(text: &mut String, arguments: fmt::Arguments<'_>) {
     text.push_str(&arguments.to_string());
     text.push('\n');
@@ -261,6 +276,7 @@ pub(super) fn significant(number: f64) -> String {
         size if size >= 100.0 => 0,
         size if size >= 10.0 => 1,
         size if size >= 1.0 => 2,
+        size if size >= 0.1 => 3,
         size if size >= 0.001 => 4,
         size if size > 0.0 => 7,
         _ => 0,

@@ -1,0 +1,170 @@
+//! From flags to a plan: what is left out is filled in, and what cannot run is refused with its
+//! remedy.
+//!
+//! Must not send anything.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+
+use super::plan::{Class, ClassSpec, Load, Plan};
+use super::prompt::{Alphabet, Form, Prompts};
+use super::slo::Slo;
+use super::target::{Page, Target, Tls};
+use super::users::Users;
+use super::{Args, Endpoint, KNEE_STEP_S, replicas};
+use crate::traces::{self, Lengths};
+
+/// A run at a rate without an end, unless `--duration` says otherwise.
+const RUN_S: f64 = 60.0;
+/// Files that are not connections: the program's own, and those of its runtimes.
+const OTHER_FILES: u64 = 64;
+/// The most connections unless told otherwise; the machine's limit of files may be lower.
+const MOST_CONNECTIONS: u64 = 50_000;
+
+impl Args {
+    pub(super) fn plan(&self, files: u64) -> anyhow::Result<Plan> {
+        let tls = Tls::new(self.tls_ca.clone());
+        let targets =
+            self.url.iter().map(|url| Target::parse(url, &tls)).collect::<Result<Vec<_>, _>>()?;
+        let replicas = match &self.replicas_url {
+            Some(url) => Some(replicas::Source::Page(Page::parse(url, &tls)?)),
+            None => self.watch_health.then(|| replicas::Source::Health(targets.clone())),
+        };
+        if self.token_ids && self.endpoint == Endpoint::Chat {
+            bail!("--token-ids goes with --endpoint completions: a chat has no token numbers");
+        }
+        if !(1e-3..=1e4).contains(&self.gpus_per_replica) {
+            bail!("--gpus-per-replica is {}: expected 0.001 to 10000", self.gpus_per_replica);
+        }
+        let lengths = match &self.lengths {
+            Some(path) => Lengths::load(path)?,
+            None => Lengths::Drawn { input: self.input_tokens, output: self.output_tokens },
+        };
+        let load = match (&self.rate, &self.trace, self.trace_format) {
+            (Some(curve), None, _) => Load::Rate { curve: curve.clone(), process: self.arrival },
+            (_, Some(path), Some(format)) => {
+                let options = traces::Options {
+                    scale: self.scale,
+                    seed: self.seed,
+                    bin_s: self.bin,
+                    lengths: lengths.clone(),
+                };
+                Load::Trace { path: path.clone(), format, options }
+            }
+            (_, _, _) => bail!("expected --rate, or --trace with --trace-format"),
+        };
+        let duration_s = match (self.duration, &load) {
+            (Some(duration_s), _) if duration_s > 0.0 => Some(duration_s),
+            (Some(_), _) => bail!("--duration is 0: expected a time such as 30s"),
+            (None, Load::Trace { .. }) => None,
+            (None, Load::Rate { .. }) if self.find_knee => Some(KNEE_STEP_S),
+            (None, Load::Rate { curve, .. }) => curve.span_s().is_none().then_some(RUN_S),
+        };
+        if duration_s.is_some_and(|duration_s| self.warmup >= duration_s) {
+            bail!("--warmup is as long as the run: nothing would be counted");
+        }
+        let most = files.saturating_sub(OTHER_FILES).clamp(1, MOST_CONNECTIONS);
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        Ok(Plan {
+            targets,
+            balance: self.balance,
+            classes: self.classes(&lengths),
+            load,
+            duration_s,
+            warmup_s: self.warmup,
+            timeout: Duration::from_secs_f64(self.timeout),
+            users: Users {
+                patience_s: self.patience,
+                retries: u32::from(self.retries),
+                seed: self.seed,
+            },
+            grace: Duration::from_secs_f64(self.grace),
+            seed: self.seed,
+            n_lanes: self.threads.map_or_else(|| processors.min(8), usize::from),
+            connections: usize::try_from(self.connections.map_or(most, u64::from))?,
+            authorization: self.authorization()?,
+            prompts: Prompts::new(
+                if self.token_ids { Alphabet::TokenIds } else { Alphabet::Words },
+                self.seed,
+            ),
+            checks_model: !self.any_model,
+            replicas,
+            watches_engines: self.watch_engines,
+            gpus_per_replica: self.gpus_per_replica,
+        })
+    }
+
+    fn classes(&self, lengths: &Lengths) -> Vec<Class> {
+        let form = Form {
+            model: self.model.clone(),
+            is_chat: self.endpoint == Endpoint::Chat,
+            is_streaming: !self.plain,
+            forces_length: !self.natural_length,
+        };
+        let slo = Slo { ttft_s: self.slo_ttft, tpot_s: self.slo_tpot, e2e_s: self.slo_e2e };
+        if self.class.is_empty() {
+            let lengths = lengths.clone();
+            return vec![Class { name: "all".to_owned(), weight: 1.0, form, lengths, slo }];
+        }
+        let class = |spec: &ClassSpec| {
+            let lengths = if spec.input.is_some() || spec.output.is_some() {
+                Lengths::Drawn {
+                    input: spec.input.unwrap_or(self.input_tokens),
+                    output: spec.output.unwrap_or(self.output_tokens),
+                }
+            } else {
+                lengths.clone()
+            };
+            Class {
+                name: spec.name.clone(),
+                weight: spec.weight,
+                form: Form {
+                    model: spec.model.clone().unwrap_or_else(|| self.model.clone()),
+                    ..form.clone()
+                },
+                lengths,
+                slo: Slo {
+                    ttft_s: spec.ttft_s.unwrap_or(slo.ttft_s),
+                    tpot_s: spec.tpot_s.unwrap_or(slo.tpot_s),
+                    e2e_s: spec.e2e_s.or(slo.e2e_s),
+                },
+            }
+        };
+        self.class.iter().map(class).collect()
+    }
+
+    fn authorization(&self) -> anyhow::Result<Option<http::HeaderValue>> {
+        let key = match (&self.api_key_file, &self.api_key) {
+            (Some(path), _) => std::fs::read_to_string(path)
+                .with_context(|| format!("cannot read the API key in {}", path.display()))?,
+            (None, Some(key)) => key.0.clone(),
+            (None, None) => return Ok(None),
+        };
+        let mut value = http::HeaderValue::from_str(&format!("Bearer {}", key.trim())).map_err(
+            |_characters| anyhow::anyhow!("the API key has characters that no header can carry"),
+        )?;
+        value.set_sensitive(true);
+        Ok(Some(value))
+    }
+
+    /// Reads the schedule before anything is sent: a broken row of a trace is told before the run
+    /// rather than in the middle of it, and a run in which nothing is due measures nothing.
+    pub(super) fn check_schedule(&self, plan: &Plan) -> anyhow::Result<()> {
+        let is_trace = self.trace.is_some();
+        let mut is_empty = true;
+        for planned in plan.schedule()? {
+            is_empty &= planned?.due_s < plan.warmup_s;
+            if !is_empty && !is_trace {
+                break;
+            }
+        }
+        match (is_empty, is_trace) {
+            (false, _) => Ok(()),
+            (true, true) => {
+                bail!("nothing of the trace is due within the run: raise --duration or --scale")
+            }
+            (true, false) => bail!("nothing is due within the run: raise --rate or --duration"),
+        }
+    }
+}
