@@ -36,6 +36,7 @@
 //! | [`registry`] | every tracked trigger and its published snapshot |
 //! | [`tick`] | the loop of one trigger, and the shared readers of Prometheus, DCGM and gateways |
 //! | [`grpc`], [`proto`] | KEDA's contract, health, reflection, TLS; on a runtime of its own; the generated messages |
+//! | `listen` | the connections of both listeners: bounded, with room for the next one |
 //! | [`web`], [`metrics`], [`explain`] | the API, `/metrics`, and the API for a person |
 //! | [`declog`], [`replay`], [`statedir`] | the decision log and its proof; what outlives a restart |
 //! | [`hpa`], [`demo`] | KEDA's loop and the HPA as a model; the demonstration that runs on it, with the parts of `serve` on a stepped clock |
@@ -132,6 +133,7 @@ pub mod generate;
 pub mod grpc;
 pub mod health;
 pub mod hpa;
+mod listen;
 pub mod metrics;
 pub mod observe;
 pub mod registry;

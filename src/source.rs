@@ -17,6 +17,9 @@ pub mod wake;
 use crate::decision::Why;
 use crate::signals::exposition;
 
+/// A fault of the network, of TLS or of HTTP, as the library names it.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
 /// Why a source gave no reading.
 ///
 /// No text of it holds a body, a header, a token or a URL: it ends in statuses that tenants read.
@@ -39,10 +42,10 @@ pub enum Error {
     Refused,
     /// The TLS handshake failed, or the server's certificate is not trusted.
     #[error("the TLS handshake failed")]
-    Tls(#[source] reqwest::Error),
+    Tls(#[source] BoxError),
     /// The connection failed in another way: no such host, reset before an answer, no HTTP.
     #[error("the connection failed")]
-    Transport(#[source] reqwest::Error),
+    Transport(#[source] BoxError),
     /// The connection ended inside the body: what came of it is not a shorter page.
     #[error("the connection ended after {received_bytes} bytes of an unfinished body")]
     Incomplete {
@@ -50,7 +53,7 @@ pub enum Error {
         received_bytes: u64,
         /// What ended it.
         #[source]
-        source: reqwest::Error,
+        source: BoxError,
     },
     /// 401 or 403.
     #[error("the server refused the credentials with status {status}")]
@@ -117,9 +120,9 @@ pub enum Error {
         #[source]
         source: Option<std::io::Error>,
     },
-    /// The HTTP client could not be set up.
-    #[error("the HTTP client could not be set up")]
-    Setup(#[source] reqwest::Error),
+    /// TLS could not be set up.
+    #[error("the TLS of the HTTP client could not be set up")]
+    Setup(#[source] rustls::Error),
 }
 
 /// Why a query failed: Prometheus's `errorType`, or what the status says where there is none.

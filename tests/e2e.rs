@@ -7,6 +7,7 @@ mod ends;
 mod engine;
 mod fleet;
 mod gpu;
+mod hostile;
 mod keda;
 mod metadata;
 mod outage;

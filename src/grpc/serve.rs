@@ -5,18 +5,20 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use futures_util::stream::unfold;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tonic::server::NamedService;
-use tonic::transport::server::{Router, TcpIncoming};
+use tonic::transport::server::{Connected, Router};
 use tonic_health::ServingStatus;
 
 use super::observe::RpcMetrics;
 use super::service::{Service, jittered};
 use super::tls::{self, Tls};
 use crate::health::Pulse;
+use crate::listen::{Asking, Guarded, Place, Places};
 use crate::proto;
 use crate::proto::external_scaler_server::ExternalScalerServer;
 use crate::registry::Registry;
@@ -24,6 +26,17 @@ use crate::registry::Registry;
 /// Threads of the service's runtime: two, so that one that the system suspends delays no other
 /// call.
 const WORKERS: usize = 2;
+
+/// Connections at once. A further one is served all the same, in the place of the one that has asked
+/// for nothing for longest: KEDA asks every few seconds over one or two, the probes over one each.
+/// With the other caps of the process this stays within the customary 1,024 descriptors.
+pub const MAX_CONNECTIONS: usize = 256;
+
+/// What every HTTP/2 client says first.
+const PREFACE_BYTES: usize = 24;
+
+/// Time for the preface, once a connection and its TLS stand.
+pub(super) const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Messages above this are refused while they arrive. Metadata is refused above 16 KiB already, by
 /// a status that says so; this bounds what is held before it can be looked at.
@@ -222,15 +235,19 @@ impl Serving {
                 drained.cancel();
             }
         };
+        let places = Places::new(MAX_CONNECTIONS);
         let serve = async {
             match self.acceptor {
                 Some(acceptor) => {
-                    router
-                        .serve_with_incoming_shutdown(acceptor.incoming(listener), begin_drain)
-                        .await
+                    let incoming = acceptor.incoming(listener, places);
+                    router.serve_with_incoming_shutdown(incoming, begin_drain).await
                 }
                 None => {
-                    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+                    let incoming = unfold((listener, places), async |(listener, places)| {
+                        let (stream, _peer, place) = places.accept(&listener).await;
+                        let stream = stream.set_nodelay(true).map(|()| guarded(stream, place));
+                        Some((stream, (listener, places)))
+                    });
                     router.serve_with_incoming_shutdown(incoming, begin_drain).await
                 }
             }
@@ -286,6 +303,19 @@ impl Serving {
             .add_service(health)
             .add_service(descriptors().build_v1().map_err(Error::Descriptors)?)
             .add_service(descriptors().build_v1alpha().map_err(Error::Descriptors)?))
+    }
+}
+
+/// The connection as the service sees it: it has to begin with HTTP/2 in time.
+pub(super) fn guarded<T>(stream: T, place: Place) -> Guarded<T> {
+    Guarded::new(stream, place, PREFACE_BYTES, PREFACE_TIMEOUT)
+}
+
+impl<T> Connected for Guarded<T> {
+    type ConnectInfo = Asking;
+
+    fn connect_info(&self) -> Asking {
+        self.asking()
     }
 }
 

@@ -15,6 +15,7 @@ use tonic::{Request, Response, Status};
 use super::convert;
 use super::observe::{RpcMetrics, StreamGuard};
 use crate::decision::Answer;
+use crate::listen::Asking;
 use crate::proto::external_scaler_server::ExternalScaler;
 use crate::proto::{
     GetMetricSpecResponse, GetMetricsRequest, GetMetricsResponse, IsActiveResponse, ScaledObjectRef,
@@ -184,8 +185,12 @@ impl Push {
     }
 }
 
-/// An HPA query carries the deadline of the API server's request; KEDA's own loop sets none.
+/// An HPA query carries the deadline of the API server's request; KEDA's own loop sets none. Either
+/// keeps its connection.
 fn caller<Q>(request: &Request<Q>) -> Caller {
+    if let Some(asking) = request.extensions().get::<Asking>() {
+        asking.note();
+    }
     if request.metadata().contains_key("grpc-timeout") { Caller::Hpa } else { Caller::Poll }
 }
 

@@ -14,13 +14,15 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::observe::RpcMetrics;
+use super::serve::guarded;
+use crate::listen::{Guarded, Places};
 
 /// A usual [`Tls::reload_interval`]: a mounted secret itself takes up to a minute to change.
 pub const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
@@ -28,8 +30,8 @@ pub const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
 /// A handshake takes one or two round trips.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Handshakes at once; more wait in the listener's backlog.
-const MAX_HANDSHAKES: usize = 64;
+/// Connections whose handshake has succeeded and that wait to be served.
+const MAX_WAITING: usize = 64;
 
 /// The files of one server identity, PEM.
 #[derive(Debug, Clone)]
@@ -108,14 +110,15 @@ impl Acceptor {
     pub(super) fn incoming(
         self,
         listener: TcpListener,
-    ) -> ReceiverStream<io::Result<TlsStream<TcpStream>>> {
-        let (accepted, incoming) = mpsc::channel(MAX_HANDSHAKES);
+        places: Places,
+    ) -> ReceiverStream<io::Result<Guarded<TlsStream<TcpStream>>>> {
+        let (accepted, incoming) = mpsc::channel(MAX_WAITING);
         let config = Arc::clone(&self.config);
         let closed = accepted.clone();
         tokio::spawn(async move {
             tokio::select! {
                 () = closed.closed() => {}
-                () = accept(&listener, &config, &accepted) => {}
+                () = accept(&listener, &places, &config, &accepted) => {}
                 () = self.reload() => {}
             }
         });
@@ -161,20 +164,12 @@ impl Acceptor {
 
 async fn accept(
     listener: &TcpListener,
+    places: &Places,
     config: &ArcSwap<ServerConfig>,
-    accepted: &mpsc::Sender<io::Result<TlsStream<TcpStream>>>,
+    accepted: &mpsc::Sender<io::Result<Guarded<TlsStream<TcpStream>>>>,
 ) {
-    let handshakes = Arc::new(Semaphore::new(MAX_HANDSHAKES));
     loop {
-        let Ok(permit) = Arc::clone(&handshakes).acquire_owned().await else { return };
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
-            Err(_out_of_files_or_aborted) => {
-                // Accepting again at once would spin while the process is out of descriptors.
-                tokio::time::sleep(Duration::from_millis(10)).await;
-                continue;
-            }
-        };
+        let (stream, _peer, place) = places.accept(listener).await;
         let acceptor = TlsAcceptor::from(config.load_full());
         let accepted = accepted.clone();
         tokio::spawn(async move {
@@ -182,13 +177,16 @@ async fn accept(
                 stream.set_nodelay(true)?;
                 acceptor.accept(stream).await
             };
-            match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
+            let shaken = tokio::select! {
+                shaken = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake) => shaken,
+                () = place.lost() => return,
+            };
+            match shaken {
                 // A closed channel means that the service has stopped accepting.
-                Ok(Ok(stream)) => drop(accepted.send(Ok(stream)).await),
+                Ok(Ok(stream)) => drop(accepted.send(Ok(guarded(stream, place))).await),
                 Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
                 Err(_elapsed) => tracing::debug!("TLS handshake timed out"),
             }
-            drop(permit);
         });
     }
 }

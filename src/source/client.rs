@@ -1,24 +1,38 @@
-//! The HTTP client under both sources: how it is built, how its faults are named, how a body is read.
+//! The HTTP client under both sources: how it connects, how its faults are named, how a body is read.
 //!
-//! Must not know what is asked or what an answer means.
+//! Must not know what is asked or what an answer means, and must run nothing by itself: an exchange
+//! goes on only while its asker waits, so that who gives up leaves nothing behind.
 
-use std::error::Error as _;
-use std::io;
+mod connect;
+mod exchange;
+
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::header::{ACCEPT_ENCODING, CONTENT_ENCODING, HeaderMap, HeaderValue};
-use reqwest::redirect::Policy;
-use reqwest::{Certificate, Client, Response, StatusCode};
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::header::{
+    ACCEPT_ENCODING, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, HOST, HeaderValue,
+};
+use hyper::{Request, StatusCode, Uri};
+use reqwest::Url;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-use super::{Error, FileRole};
+use super::Error;
+use connect::{Connector, Kept};
+use exchange::exchange;
+
+pub(super) use exchange::Response;
 
 /// How long an idle connection is kept: two rounds of the slowest tick (15 s).
-pub(super) const KEEP_IDLE: Duration = Duration::from_secs(30);
+const KEEP_IDLE: Duration = Duration::from_secs(30);
+
+/// Most bytes before the body of an answer, whatever they are: a head, or any number of interim
+/// answers. Servers themselves send some hundred.
+const MAX_HEAD_BYTES: usize = 16 * 1024;
 
 /// Which authorities a server's certificate may come from.
 #[derive(Debug, Clone, Copy)]
@@ -31,46 +45,63 @@ pub(super) enum Trust<'a> {
     File(&'a Path),
 }
 
-pub(super) fn build(
-    trust: Trust<'_>,
-    redirects: Policy,
-    max_idle_per_host: usize,
-    connect_timeout: Duration,
-) -> Result<Client, Error> {
-    // Another client of the process may have installed it before; it is the same one.
-    rustls::crypto::ring::default_provider().install_default().ok();
-    let builder = Client::builder()
-        .no_proxy()
-        .http1_only()
-        .referer(false)
-        .redirect(redirects)
-        .default_headers(HeaderMap::from_iter([(
-            ACCEPT_ENCODING,
-            HeaderValue::from_static("identity"),
-        )]))
-        // Also bounds connects that outlive their request, which the pool goes on with.
-        .connect_timeout(connect_timeout)
-        .pool_max_idle_per_host(max_idle_per_host)
-        .pool_idle_timeout(KEEP_IDLE);
-    let builder = match trust {
-        Trust::Nobody => builder.tls_certs_only([]),
-        Trust::System => builder,
-        Trust::File(path) => builder.tls_certs_only(certificates(path)?),
-    };
-    builder.build().map_err(Error::Setup)
+/// Asks servers over HTTP/1.1, directly: no proxy, no redirect followed, no cookie.
+#[derive(Debug)]
+pub(super) struct Client {
+    connector: Connector,
+    kept: Arc<Kept>,
 }
 
-fn certificates(path: &Path) -> Result<Vec<Certificate>, Error> {
-    let unusable = |source| Error::File {
-        what: FileRole::Ca,
-        expected: "at least one PEM certificate",
-        source,
-    };
-    let pem = std::fs::read(path).map_err(|error| unusable(Some(error)))?;
-    match Certificate::from_pem_bundle(&pem) {
-        Ok(certificates) if !certificates.is_empty() => Ok(certificates),
-        Ok(_) | Err(_) => Err(unusable(None)),
+impl Client {
+    /// A client that keeps at most `max_kept` idle connections, to all servers together.
+    pub(super) fn new(
+        trust: Trust<'_>,
+        max_kept: usize,
+        connect_timeout_ms: u64,
+    ) -> Result<Client, Error> {
+        let connector = Connector::new(trust, connect_timeout_ms)?;
+        Ok(Client { connector, kept: Arc::new(Kept::new(max_kept)) })
     }
+
+    /// Sends a request, whose own URI is not looked at, to this URL and waits for the answer's head.
+    pub(super) async fn send(
+        &self,
+        url: &Url,
+        mut request: Request<Full<Bytes>>,
+    ) -> Result<Response, Error> {
+        address(&mut request, url)?;
+        if let Some(kept) = self.kept.take(url.authority()) {
+            match exchange(kept, request.clone(), url, &self.kept).await {
+                // The server has closed it meanwhile. What is asked here may be asked twice.
+                Err(Error::Transport(_)) => {}
+                answered => return answered,
+            }
+        }
+        if self.kept.is_full() {
+            // It will not be kept, and who closes first has the socket for another minute.
+            request.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        let stream = self.connector.connect(url).await?;
+        exchange(stream, request, url, &self.kept).await
+    }
+}
+
+/// Gives a request the target and the headers that every one has.
+fn address(request: &mut Request<Full<Bytes>>, url: &Url) -> Result<(), Error> {
+    let target = match url.query() {
+        Some(query) => format!("{}?{query}", url.path()),
+        None => url.path().to_owned(),
+    };
+    *request.uri_mut() = Uri::try_from(target).map_err(|_invalid| Error::BadAddress)?;
+    let host = match (url.host_str(), url.port()) {
+        (Some(host), Some(port)) => format!("{host}:{port}"),
+        (Some(host), None) => host.to_owned(),
+        (None, _) => return Err(Error::BadAddress),
+    };
+    let host = HeaderValue::try_from(host).map_err(|_invalid| Error::BadAddress)?;
+    request.headers_mut().insert(HOST, host);
+    request.headers_mut().insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    Ok(())
 }
 
 /// Waits for a turn, but not for ever: behind a fleet that hangs, who waits is told so.
@@ -82,29 +113,6 @@ pub(super) async fn turn(
         .await
         .map_err(|_elapsed| Error::NoTurn { waited_ms: max_wait_ms })
         .map(|turn| turn.expect("it is never closed"))
-}
-
-/// Names a fault before the body.
-pub(super) fn classify(error: reqwest::Error, deadline_ms: u64) -> Error {
-    let error = error.without_url();
-    if error.is_timeout() {
-        return Error::Timeout { deadline_ms };
-    }
-    let mut cause: Option<&(dyn std::error::Error + 'static)> = error.source();
-    while let Some(inner) = cause {
-        if inner.is::<rustls::Error>() {
-            return Error::Tls(error);
-        }
-        cause = match inner.downcast_ref::<io::Error>() {
-            Some(io_error) if io_error.kind() == io::ErrorKind::ConnectionRefused => {
-                return Error::Refused;
-            }
-            // An io::Error's `source` skips the error that it wraps.
-            Some(io_error) => io_error.get_ref().map(|wrapped| wrapped as _),
-            None => inner.source(),
-        };
-    }
-    Error::Transport(error)
 }
 
 /// A content type without its parameters; empty if it is not text.
@@ -145,16 +153,19 @@ pub(super) async fn read_body<B>(
     mut sink: impl FnMut(&[u8]) -> ControlFlow<B>,
 ) -> Result<ControlFlow<B, u64>, Error> {
     let too_large = Error::TooLarge { limit: max_bytes, unit: "bytes" };
-    if response.content_length().is_some_and(|announced| announced > max_bytes) {
+    let announced = response.headers().get(CONTENT_LENGTH).and_then(|text| text.to_str().ok());
+    if announced.and_then(|text| text.parse::<u64>().ok()).is_some_and(|bytes| bytes > max_bytes) {
         return Err(too_large);
     }
+    response.allow(max_bytes);
     let mut received_bytes: u64 = 0;
     loop {
         let chunk = match response.chunk().await {
             Ok(Some(chunk)) => chunk,
             Ok(None) => return Ok(ControlFlow::Continue(received_bytes)),
+            Err(error) if exchange::is_too_much(&error) => return Err(too_large),
             Err(error) => {
-                return Err(Error::Incomplete { received_bytes, source: error.without_url() });
+                return Err(Error::Incomplete { received_bytes, source: Box::new(error) });
             }
         };
         received_bytes = received_bytes.saturating_add(chunk.len() as u64);

@@ -11,14 +11,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
-use reqwest::redirect::Policy;
-use reqwest::{Client, Response, StatusCode, Url};
+use http_body_util::Full;
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use hyper::{Method, Request, StatusCode};
+use reqwest::Url;
 use tokio::io::AsyncReadExt as _;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use super::client::{self, Trust};
+use super::client::{self, Client, Response, Trust};
 use super::config::{PrometheusConfig, parse_url};
 use super::selector::{LabelName, NamespaceLabel, Namespaces, Query, Selector};
 use super::{Error, FileRole};
@@ -63,7 +64,7 @@ impl PrometheusClient {
     /// # Errors
     ///
     /// [`Error::BadAddress`] when its URL cannot be asked, [`Error::File`] when its CA file cannot
-    /// be used, [`Error::Setup`] when the HTTP client cannot be built.
+    /// be used, [`Error::Setup`] when TLS cannot be set up.
     pub fn new(config: &PrometheusConfig) -> Result<PrometheusClient, Error> {
         let base = parse_url(&config.url).ok_or(Error::BadAddress)?;
         let trust = match &config.ca_file {
@@ -71,12 +72,10 @@ impl PrometheusClient {
             None if base.scheme() == "https" => Trust::System,
             None => Trust::Nobody,
         };
-        let connect_timeout = Duration::from_millis(config.timeout_ms);
         Ok(PrometheusClient {
             turns: Arc::new(Semaphore::new(MAX_CONCURRENT)),
             shared: Arc::new(Shared {
-                // A redirect could carry the token to another server.
-                client: client::build(trust, Policy::none(), MAX_CONCURRENT, connect_timeout)?,
+                client: Client::new(trust, MAX_CONCURRENT, config.timeout_ms)?,
                 instant: below(&base, "api/v1/query"),
                 range: below(&base, "api/v1/query_range"),
                 token_file: config.bearer_token_file.clone(),
@@ -138,19 +137,19 @@ impl PrometheusClient {
         let _turn = client::turn(&self.turns, MAX_WAIT_MS).await?;
         // Prometheus should not go on with a query whose answer nobody waits for.
         let give_up = format!("{deadline_ms}ms");
-        let mut request = shared
-            .client
-            .post(url.clone())
-            .header(ACCEPT, HeaderValue::from_static("application/json"))
-            .form(&[form, &[("timeout", &give_up)]].concat());
+        let form = [form, &[("timeout", &give_up)]].concat();
+        let mut encoded = url.clone();
+        encoded.query_pairs_mut().extend_pairs(form);
+        let mut request = Request::new(Full::from(encoded.query().unwrap_or_default().to_owned()));
+        *request.method_mut() = Method::POST;
+        let headers = request.headers_mut();
+        headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-www-form-urlencoded"));
         if let Some(path) = &shared.token_file {
-            request = request.header(AUTHORIZATION, bearer(path).await?);
+            headers.insert(AUTHORIZATION, bearer(path).await?);
         }
-        let exchange = async {
-            let response =
-                request.send().await.map_err(|error| client::classify(error, deadline_ms))?;
-            read_answer(response).await
-        };
+        // A redirect is not followed: it could carry the token to another server.
+        let exchange = async { read_answer(shared.client.send(url, request).await?).await };
         timeout(Duration::from_millis(deadline_ms), exchange)
             .await
             .unwrap_or(Err(Error::Timeout { deadline_ms }))

@@ -2,20 +2,21 @@
 //!
 //! Must not parse the page, choose addresses, or schedule: jitter and the tick are the caller's.
 
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use reqwest::header::{ACCEPT, CONNECTION, CONTENT_TYPE, HeaderValue};
-use reqwest::redirect::Policy;
-use reqwest::{Client, Response, Url};
+use http_body_util::Full;
+use hyper::Request;
+use hyper::body::Bytes;
+use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderValue, LOCATION};
+use reqwest::Url;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
-use super::client::{self, KEEP_IDLE, Trust};
+use super::client::{self, Client, Response, Trust};
 use super::config::parse_url;
 use super::{Error, FileRole};
 use crate::inventory::Endpoint;
@@ -42,8 +43,9 @@ pub struct Options {
     /// Longest wait for a turn, in milliseconds. Default 5,000, the tick of those who scrape: who
     /// waits longer misses the next one too.
     pub max_wait_ms: u64,
-    /// Most endpoints whose connection is kept between scrapes; the others get a new one each time.
-    /// Default 512: with 256 scrapes at once this stays within the customary 1,024 descriptors.
+    /// Most connections that are kept between scrapes; the other endpoints get a new one each time.
+    /// Default 256: with 256 scrapes at once, and the listeners' own caps, this stays within the
+    /// customary 1,024 descriptors.
     pub max_kept_connections: usize,
     /// The only authority (PEM) for https endpoints. Default: those of the system.
     pub ca_file: Option<PathBuf>,
@@ -56,7 +58,7 @@ impl Default for Options {
             max_body_bytes: 16 * 1024 * 1024,
             max_concurrent: 256,
             max_wait_ms: 5_000,
-            max_kept_connections: 512,
+            max_kept_connections: 256,
             ca_file: None,
         }
     }
@@ -152,7 +154,6 @@ struct Shared {
     plain: Client,
     /// Made when first needed, because it may need the system's authorities.
     secure: OnceLock<Option<Client>>,
-    kept: Mutex<Kept>,
     options: Options,
 }
 
@@ -161,29 +162,17 @@ impl Scraper {
     ///
     /// # Errors
     ///
-    /// [`Error::File`] when the CA file cannot be used, [`Error::Setup`] when the HTTP client
-    /// cannot be built.
+    /// [`Error::File`] when the CA file cannot be used, [`Error::Setup`] when TLS cannot be set up.
     pub fn new(options: Options) -> Result<Scraper, Error> {
-        let connect_timeout = Duration::from_millis(options.timeout_ms);
+        let client = |trust| Client::new(trust, options.max_kept_connections, options.timeout_ms);
         let secure = OnceLock::new();
         if let Some(path) = &options.ca_file {
-            let client = client::build(Trust::File(path), redirects(), 1, connect_timeout)?;
+            let client = client(Trust::File(path))?;
             secure.get_or_init(|| Some(client));
         }
-        let plain = client::build(Trust::Nobody, redirects(), 1, connect_timeout)?;
+        let plain = client(Trust::Nobody)?;
         let turns = Arc::new(Semaphore::new(options.max_concurrent));
-        Ok(Scraper {
-            turns,
-            shared: Arc::new(Shared {
-                plain,
-                secure,
-                kept: Mutex::new(Kept {
-                    cap: options.max_kept_connections,
-                    last_used: HashMap::new(),
-                }),
-                options,
-            }),
-        })
+        Ok(Scraper { turns, shared: Arc::new(Shared { plain, secure, options }) })
     }
 
     /// The same scraper for another purpose: it shares connections and bounds, and has
@@ -204,16 +193,12 @@ impl Scraper {
         let shared = &*self.shared;
         let client = shared.client(&target.url)?;
         let turn = client::turn(&self.turns, shared.options.max_wait_ms).await?;
-        let mut request = client.get(target.url.clone()).header(ACCEPT, ACCEPTED);
-        if !shared.keeps(&target.url) {
-            request = request.header(CONNECTION, HeaderValue::from_static("close"));
-        }
         let deadline_ms = shared.options.timeout_ms;
         let deadline = Instant::now() + Duration::from_millis(deadline_ms);
-        let response = timeout_at(deadline, request.send())
+        // Apart from what waits for its turn: that may be thousands.
+        let response = timeout_at(deadline, Box::pin(get(client, &target.url)))
             .await
-            .map_err(|_elapsed| Error::Timeout { deadline_ms })?
-            .map_err(|error| client::classify(error, deadline_ms))?;
+            .map_err(|_elapsed| Error::Timeout { deadline_ms })??;
         client::check_status(response.status())?;
         client::check_plain(&response, EXPECTED)?;
         let format = format(&response)?;
@@ -227,9 +212,9 @@ impl Shared {
         if url.scheme() == "http" {
             return Ok(&self.plain);
         }
-        let connect_timeout = Duration::from_millis(self.options.timeout_ms);
+        let Options { max_kept_connections, timeout_ms, .. } = self.options;
         self.secure
-            .get_or_init(|| client::build(Trust::System, redirects(), 1, connect_timeout).ok())
+            .get_or_init(|| Client::new(Trust::System, max_kept_connections, timeout_ms).ok())
             .as_ref()
             .ok_or(Error::File {
                 what: FileRole::Ca,
@@ -237,24 +222,31 @@ impl Shared {
                 source: None,
             })
     }
+}
 
-    fn keeps(&self, url: &Url) -> bool {
-        // A panic while it was held would have left the map whole: each change is one call.
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.admit(url.authority(), Instant::now())
+/// Asks for a page, and follows one redirect to another path of the same server: vLLM sends
+/// `/metrics` to `/metrics/`.
+async fn get(client: &Client, url: &Url) -> Result<Response, Error> {
+    let mut request = Request::new(Full::<Bytes>::default());
+    request.headers_mut().insert(ACCEPT, ACCEPTED);
+    let response = client.send(url, request.clone()).await?;
+    match elsewhere(&response, url) {
+        Some(other) => {
+            response.skip().await;
+            client.send(&other, request).await
+        }
+        None => Ok(response),
     }
 }
 
-/// Once, and only to another path of the same server: vLLM sends `/metrics` to `/metrics/`.
-fn redirects() -> Policy {
-    Policy::custom(|attempt| {
-        let same_origin = |from: &Url| from.origin() == attempt.url().origin();
-        if attempt.previous().len() == 1 && attempt.previous().iter().all(same_origin) {
-            attempt.follow()
-        } else {
-            attempt.stop()
-        }
-    })
+/// Where a redirect leads, if it stays on the same server.
+fn elsewhere(response: &Response, url: &Url) -> Option<Url> {
+    if !response.status().is_redirection() {
+        return None;
+    }
+    let location = response.headers().get(LOCATION)?.to_str().ok()?;
+    let other = url.join(location).ok()?;
+    (other.origin() == url.origin()).then_some(other)
 }
 
 fn format(response: &Response) -> Result<Format, Error> {
@@ -269,32 +261,6 @@ fn format(response: &Response) -> Result<Format, Error> {
         Ok(Format::OpenMetrics)
     } else {
         Err(Error::BadBody { what: "of another content type", expected: EXPECTED })
-    }
-}
-
-/// Which servers' connections may be kept: the HTTP pool bounds them for each server only.
-#[derive(Debug)]
-struct Kept {
-    cap: usize,
-    // Invariant: at most `cap` entries; a server without an entry has no idle connection.
-    last_used: HashMap<Box<str>, Instant>,
-}
-
-impl Kept {
-    fn admit(&mut self, authority: &str, now: Instant) -> bool {
-        if let Some(last_used) = self.last_used.get_mut(authority) {
-            *last_used = now;
-            return true;
-        }
-        if self.last_used.len() >= self.cap {
-            // Twice: an entry counts from the scrape's start, the idle time from its end.
-            self.last_used.retain(|_, last_used| now.duration_since(*last_used) < 2 * KEEP_IDLE);
-        }
-        let admitted = self.last_used.len() < self.cap;
-        if admitted {
-            self.last_used.insert(authority.into(), now);
-        }
-        admitted
     }
 }
 

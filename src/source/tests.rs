@@ -3,9 +3,11 @@
 //! Must not fake anything but the wire.
 
 use std::error::Error as _;
+use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -14,10 +16,11 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use super::Error;
+use crate::decision::Why;
 
 /// What a server does with every connection, after its request's head has come.
 #[derive(Debug, Clone)]
@@ -112,6 +115,81 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.task.abort();
+    }
+}
+
+/// A server on threads of its own that answers every request with some bytes and then others for
+/// ever, as fast as they are taken; ends with its value.
+#[derive(Debug)]
+pub(crate) struct Flood {
+    pub(crate) address: SocketAddr,
+    ended: Arc<AtomicBool>,
+}
+
+impl Flood {
+    pub(crate) fn start(first: &'static str, then: &'static str) -> Flood {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let ended = Arc::new(AtomicBool::new(false));
+        let block = then.repeat(64 * 1024 / then.len());
+        std::thread::spawn({
+            let ended = Arc::clone(&ended);
+            move || {
+                for mut stream in listener.incoming().map_while(Result::ok) {
+                    if ended.load(Ordering::SeqCst) {
+                        return;
+                    }
+                    let block = block.clone();
+                    std::thread::spawn(move || {
+                        stream.read(&mut [0; 16 * 1024]).ok();
+                        let mut written = stream.write_all(first.as_bytes());
+                        while written.is_ok() {
+                            written = stream.write_all(block.as_bytes());
+                        }
+                    });
+                }
+            }
+        });
+        Flood { address, ended }
+    }
+}
+
+impl Drop for Flood {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::SeqCst);
+        // It sees that when the next one comes.
+        std::net::TcpStream::connect(self.address).ok();
+    }
+}
+
+/// What a server may send for ever, and the reason that it is given up for.
+pub(crate) const FLOODS: [(&str, &str, Why); 8] = [
+    ("", "HTTP/1.1 100 Continue\r\n\r\n", Why::TooLarge),
+    ("", "HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n", Why::TooLarge),
+    ("HTTP/1.1 200 OK\r\n", "x: y\r\n", Why::TooLarge),
+    ("HTTP/1.1 200 OK\r\nx: ", "yyyyyyyy", Why::TooLarge),
+    (CHUNKED, "00000000", Why::TooLarge),
+    (CHUNKED, "1\r\n#\r\n", Why::TooLarge),
+    (CHUNKED, "1;a=b\r\n#\r\n", Why::Transport),
+    (CHUNKED, "0\r\nx: y\r\n", Why::Transport),
+];
+
+const CHUNKED: &str =
+    "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n";
+
+/// Does this, and gives the longest time for which nothing else could run beside it.
+pub(crate) async fn with_longest_pause<F: Future>(work: F) -> (F::Output, Duration) {
+    let (mut longest, mut last) = (Duration::ZERO, Instant::now());
+    let mut work = pin!(work);
+    loop {
+        tokio::select! {
+            biased;
+            output = &mut work => return (output, longest.max(last.elapsed())),
+            () = sleep(Duration::from_millis(1)) => {
+                longest = longest.max(last.elapsed());
+                last = Instant::now();
+            }
+        }
     }
 }
 

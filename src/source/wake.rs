@@ -100,6 +100,16 @@ impl WakeSource {
         self.kind
     }
 
+    /// What is asked for a workload: those with the same question are read at once. Empty of a page,
+    /// and where the question cannot be asked.
+    #[must_use]
+    pub fn question(&self, subject: &Subject<'_>) -> String {
+        match &self.place {
+            Place::Prometheus { query, .. } => query.render(subject).unwrap_or_default(),
+            Place::Page(_) => String::new(),
+        }
+    }
+
     /// Reads it for these workloads, in their order: a page once for all of them, a query once for
     /// all that have the same one.
     pub async fn read(&self, subjects: &[Subject<'_>]) -> Vec<Result<Demand, Arc<Error>>> {

@@ -21,6 +21,7 @@ use crate::decision::{
 };
 use crate::health::Health;
 use crate::inventory::{Counted, Inventory, Kubernetes, Workload, WorkloadKey};
+use crate::listen::{Place, Places};
 use crate::metrics::{Metrics, Page};
 use crate::registry::{Limits, Published, Registry, Tracker};
 
@@ -162,11 +163,16 @@ pub(crate) async fn ask(router: &Router, peer: &str, line: &str, more: &str) -> 
     Answered::parse(&exchange(router, peer, raw.as_bytes()).await)
 }
 
+/// A place that nobody else wants.
+pub(crate) fn place() -> Place {
+    Places::new(1).take()
+}
+
 /// Sends bytes and returns what comes back until the connection ends.
 pub(crate) async fn exchange(router: &Router, peer: &str, bytes: &[u8]) -> String {
     let peer: SocketAddr = peer.parse().unwrap();
     let (mut near, far) = tokio::io::duplex(64 * 1024);
-    let serving = serve::connection(far, peer, router.clone(), CancellationToken::new());
+    let serving = serve::connection(far, peer, place(), router.clone(), CancellationToken::new());
     let serving = tokio::spawn(serving);
     near.write_all(bytes).await.unwrap();
     let mut raw = Vec::new();

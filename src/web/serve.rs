@@ -3,23 +3,27 @@
 //! Must not know what is served.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::{Extension, Router};
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Connections served at once; more wait in the accept queue. Probes, Prometheus and a hundred
-/// people with the dashboard open fit; each costs about 20 KiB while it answers.
-pub const MAX_CONNECTIONS: usize = 256;
+use crate::listen::{Place, Places};
+
+/// Connections served at once. A further one, such as a probe, is served all the same, in the place
+/// of the one that has asked for nothing for longest. Prometheus and a hundred people with the
+/// dashboard open fit; each costs about 20 KiB while it answers.
+pub const MAX_CONNECTIONS: usize = 128;
 
 /// Time for a whole request head, and for the next one to come on a kept connection, so that
 /// neither slow nor idle peers hold a place for long.
@@ -38,32 +42,15 @@ pub(crate) struct Peer(pub(crate) SocketAddr);
 
 /// Serves until `shutdown`, then lets answers under way end for [`END_TIMEOUT`].
 pub async fn serve(listener: TcpListener, router: Router, shutdown: CancellationToken) {
-    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let places = Places::new(MAX_CONNECTIONS);
     let connections = TaskTracker::new();
     loop {
-        let slot = tokio::select! {
+        let (stream, peer, place) = tokio::select! {
             () = shutdown.cancelled() => break,
-            slot = Arc::clone(&slots).acquire_owned() => slot,
+            accepted = places.accept(&listener) => accepted,
         };
-        let accepted = tokio::select! {
-            () = shutdown.cancelled() => break,
-            accepted = listener.accept() => accepted,
-        };
-        match accepted {
-            Ok((stream, peer)) => {
-                let (router, shutdown) = (router.clone(), shutdown.clone());
-                connections.spawn(async move {
-                    connection(stream, peer, router, shutdown).await;
-                    drop(slot);
-                });
-            }
-            Err(error) => {
-                // Out of descriptors, or the peer gave up: the next accept may do better, but not
-                // in a loop that eats the processor.
-                tracing::warn!(%error, "http accept failed");
-                sleep(Duration::from_millis(100)).await;
-            }
-        }
+        let (router, shutdown) = (router.clone(), shutdown.clone());
+        connections.spawn(connection(stream, peer, place, router, shutdown));
     }
     connections.close();
     if timeout(END_TIMEOUT, connections.wait()).await.is_err() {
@@ -75,12 +62,18 @@ pub async fn serve(listener: TcpListener, router: Router, shutdown: Cancellation
 pub(crate) async fn connection<S>(
     stream: S,
     peer: SocketAddr,
+    place: Place,
     router: Router,
     shutdown: CancellationToken,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let service = TowerToHyperService::new(router.layer(Extension(Peer(peer))));
+    let routes = TowerToHyperService::new(router.layer(Extension(Peer(peer))));
+    let asking = place.asking();
+    let service = service_fn(move |request: Request<Incoming>| {
+        asking.note();
+        routes.call(request)
+    });
     let mut builder = Builder::new(TokioExecutor::new()).http1_only();
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
     let serving = builder.serve_connection(TokioIo::new(stream), service);
@@ -89,6 +82,7 @@ pub(crate) async fn connection<S>(
         ended = serving.as_mut() => Some(ended),
         () = shutdown.cancelled() => None,
         () = sleep(MAX_CONNECTION_AGE) => None,
+        () = place.lost() => Some(Ok(())),
     };
     let ended = match ended {
         Some(ended) => ended,

@@ -10,11 +10,11 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::fixtures::{
-    Answered, FAR, NEAR, api, ask, decision, exchange, publish, registry, replicas, tracker,
+    Answered, FAR, NEAR, api, ask, decision, exchange, place, publish, registry, replicas, tracker,
     wanting, workload,
 };
 use super::serve::connection;
-use super::{Access, MAX_CONNECTIONS, WakeState, router, serve};
+use super::{Access, HEADER_TIMEOUT, MAX_CONNECTIONS, WakeState, router, serve};
 use crate::clock::Clock;
 use crate::decision::{Answer, Phase, Reason, Rule, Unavailable};
 use crate::inventory::{Counted, Member, WorkloadKey};
@@ -377,7 +377,8 @@ async fn a_body_of_any_kind_is_neither_read_nor_unpacked() {
     }
     // A body without an end, sent for as long as somebody takes it.
     let (mut near, far) = tokio::io::duplex(64 * 1024);
-    let serving = connection(far, NEAR.parse().unwrap(), router.clone(), CancellationToken::new());
+    let serving =
+        connection(far, NEAR.parse().unwrap(), place(), router.clone(), CancellationToken::new());
     let serving = tokio::spawn(serving);
     let head = format!("{WAKE} HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n");
     near.write_all(head.as_bytes()).await.unwrap();
@@ -429,7 +430,8 @@ async fn garbage_is_refused_and_harms_nobody() {
     }
     // The peer is cut off while it still sends, so the write may fail: only the server counts.
     let (mut near, far) = tokio::io::duplex(1024);
-    let serving = connection(far, FAR.parse().unwrap(), router.clone(), CancellationToken::new());
+    let serving =
+        connection(far, FAR.parse().unwrap(), place(), router.clone(), CancellationToken::new());
     let serving = tokio::spawn(serving);
     near.write_all(huge.as_bytes()).await.ok();
     drop(near);
@@ -445,27 +447,35 @@ async fn livez_over_tcp(stream: &mut TcpStream) -> Answered {
 }
 
 #[tokio::test]
-async fn connections_beyond_the_cap_wait_for_a_free_place() {
+async fn a_probe_is_answered_behind_any_number_of_slow_heads() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let shutdown = CancellationToken::new();
     let router = router(api(&registry([]), Access::default()));
     let serving = tokio::spawn(serve(listener, router, shutdown.clone()));
+    // One that has asked keeps its connection, whoever comes.
+    let mut kept = TcpStream::connect(address).await.unwrap();
+    let asks = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n";
+    let mut first = [0_u8; 12];
+    kept.write_all(asks).await.unwrap();
+    timeout(Duration::from_secs(10), kept.read_exact(&mut first)).await.unwrap().unwrap();
 
     let mut held = Vec::new();
-    for _ in 0..MAX_CONNECTIONS {
-        held.push(TcpStream::connect(address).await.unwrap());
+    for _ in 0..3 * MAX_CONNECTIONS {
+        let mut slow = TcpStream::connect(address).await.unwrap();
+        slow.write_all(b"GET /livez HTTP/1.1\r\nx-slow: ").await.unwrap();
+        held.push(slow);
     }
-    let mut late = TcpStream::connect(address).await.unwrap();
-    late.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
-    let mut first = [0_u8; 12];
-    // It waits: nothing comes for as long as the others hold their places.
-    timeout(Duration::from_millis(300), late.read_exact(&mut first)).await.unwrap_err();
-    held.pop();
-    timeout(Duration::from_secs(10), late.read_exact(&mut first)).await.unwrap().unwrap();
-    assert_eq!(&first, b"HTTP/1.1 200");
+    let began = tokio::time::Instant::now();
+    let mut probe = TcpStream::connect(address).await.unwrap();
+    assert_eq!(livez_over_tcp(&mut probe).await.status, 1);
+    assert!(began.elapsed() < HEADER_TIMEOUT / 2, "{:?}: it has waited", began.elapsed());
+    kept.write_all(asks).await.unwrap();
+    kept.readable().await.unwrap();
+    let mut rest = Vec::new();
+    kept.try_read_buf(&mut rest).unwrap();
+    assert!(!rest.is_empty());
 
-    drop(held);
     shutdown.cancel();
     timeout(Duration::from_secs(10), serving).await.unwrap().unwrap();
 }

@@ -47,6 +47,36 @@ async fn sigterm_drains_ends_two_hundred_streams_with_ok_and_exits_with_0() {
     println!("SIGTERM to exit with a drain of 1 s: {:?}", told_at.elapsed());
 }
 
+/// As large as the process is built for, and a client that never closes its connection.
+#[tokio::test]
+#[ignore = "shows a time that means something on a free machine only"]
+async fn ten_thousand_workloads_and_three_thousand_streams_end_within_the_bound() {
+    let engine = Engine::start().await;
+    let mut text = String::from("workloads:\n");
+    for n in 0..10_000 {
+        let address = engine.address;
+        text += &format!("- {{namespace: f, name: w{n}, replicas: 2, endpoints: ['{address}']}}\n");
+    }
+    let config = Config::new(&text);
+    let states = config.file("states").to_str().unwrap().to_owned();
+    let mut scaler = Scaler::start(&config.path(), &["--state-dir", &states]).await;
+    let keda = scaler.keda().await;
+    let names: Vec<_> = (0..3_000).map(|n| trigger(&format!("f/w{n}"))).collect();
+    let mut streams = join_all(names.iter().map(|trigger| keda.stream(trigger))).await;
+    for stream in &mut streams {
+        assert_eq!(pushed(stream).await, Some(true));
+    }
+    scaler.signal("TERM");
+    let told_at = Instant::now();
+    for stream in &mut streams {
+        assert_eq!(pushed(stream).await, None);
+    }
+    println!("all streams have ended after {:?}", told_at.elapsed());
+    assert_eq!(scaler.ended(GRACE).await, Some(0));
+    println!("SIGTERM to exit: {:?}", told_at.elapsed());
+    drop(keda);
+}
+
 #[tokio::test]
 async fn sigint_ends_it_as_well() {
     let config = Config::new("");

@@ -117,11 +117,28 @@ type Log = Arc<Mutex<Vec<Value>>>;
 impl Scaler {
     /// Starts it on free ports and waits until it listens.
     pub(super) async fn start(config: &Path, flags: &[&str]) -> Scaler {
+        Scaler::spawn(command(&Scaler::args(config, flags))).await
+    }
+
+    /// The same with this many file descriptors.
+    pub(super) async fn start_within(limit: u32, config: &Path, flags: &[&str]) -> Scaler {
+        let script = format!("ulimit -n {limit} && exec \"$@\"");
+        let mut limited = Command::new("/bin/sh");
+        limited.args(["-c", &script, "sh", env!("CARGO_BIN_EXE_ghostscaler")]);
+        limited.args(Scaler::args(config, flags)).stdin(Stdio::null()).env_clear();
+        Scaler::spawn(limited).await
+    }
+
+    fn args<'a>(config: &'a Path, flags: &[&'a str]) -> Vec<&'a str> {
         let mut args = vec!["serve", "--config", config.to_str().unwrap()];
         args.extend(["--grpc-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0"]);
         args.extend(["--log-format", "json"]);
         args.extend(flags);
-        let mut child = command(&args).stderr(Stdio::piped()).spawn().unwrap();
+        args
+    }
+
+    async fn spawn(mut command: Command) -> Scaler {
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let (stderr, log) = (child.stderr.take().unwrap(), Log::default());
         let child = Owned(child);
         let (serving, listens) = oneshot::channel();
@@ -210,6 +227,16 @@ impl Scaler {
     pub(super) async fn stop(mut self) {
         self.signal("TERM");
         assert_eq!(self.ended(PATIENCE).await, Some(0), "{:?}", self.log);
+    }
+
+    /// Seconds of a processor that it has used so far.
+    pub(super) fn cpu_s(&self) -> f64 {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.0.id())).unwrap();
+        let after_name = stat.rsplit_once(") ").unwrap().1;
+        // User and system time, in hundredths of a second, are the twelfth and thirteenth there.
+        let ticks =
+            after_name.split(' ').skip(11).take(2).map(|field| field.parse::<f64>().unwrap());
+        ticks.sum::<f64>() / 100.0
     }
 
     /// Anonymous resident memory in KiB.

@@ -5,7 +5,10 @@ use std::fs;
 use super::*;
 use crate::decision::Why;
 use crate::source::QueryFault;
-use crate::source::tests::{Act, Server, answer, everything_said, ok, tls_file, tls_server};
+use crate::source::tests::{
+    Act, FLOODS, Flood, Server, answer, everything_said, ok, tls_file, tls_server,
+    with_longest_pause,
+};
 
 const EMPTY: &str = r#"{"status":"success","data":{"resultType":"vector","result":[]}}"#;
 
@@ -205,6 +208,17 @@ async fn a_redirect_is_not_followed_because_it_could_carry_the_token_away() {
     let error = ask(Act::Answer(answer("302 Found", &location, ""))).await.unwrap_err();
     assert!(matches!(error, Error::Query { status: 302, fault: QueryFault::Other }), "{error:?}");
     assert_eq!(other.accepted(), 0);
+}
+
+#[tokio::test]
+async fn what_is_sent_for_ever_is_given_up_and_leaves_the_thread_to_others() {
+    for (first, then, _why) in FLOODS {
+        let flood = Flood::start(first, then);
+        let client = PrometheusClient::new(&config(&format!("http://{}", flood.address))).unwrap();
+        let (answer, pause) = with_longest_pause(client.instant(&query())).await;
+        answer.unwrap_err();
+        assert!(pause < Duration::from_millis(500), "{first:?} {then:?}: {pause:?}");
+    }
 }
 
 #[tokio::test]

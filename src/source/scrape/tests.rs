@@ -8,7 +8,10 @@ use tokio::net::TcpListener;
 
 use super::*;
 use crate::decision::Why;
-use crate::source::tests::{Act, Server, answer, everything_said, ok, tls_file, tls_server};
+use crate::source::tests::{
+    Act, FLOODS, Flood, Server, answer, everything_said, ok, tls_file, tls_server,
+    with_longest_pause,
+};
 
 const PAGE: &str = "vllm:num_requests_waiting{engine=\"0\"} 3.0\n";
 
@@ -70,16 +73,6 @@ async fn beyond_the_cap_connections_are_not_kept() {
     }
     assert_eq!((kept.accepted(), other.accepted()), (1, 2));
     other.open_falls_to(0).await;
-}
-
-#[test]
-fn a_server_that_is_not_asked_any_more_gives_its_place_up() {
-    let start = Instant::now();
-    let mut kept = Kept { cap: 1, last_used: HashMap::new() };
-    assert!(kept.admit("gone:1", start));
-    assert!(!kept.admit("new:1", start + 2 * KEEP_IDLE - Duration::from_millis(1)));
-    assert!(kept.admit("new:1", start + 2 * KEEP_IDLE));
-    assert_eq!(kept.last_used.len(), 1);
 }
 
 #[tokio::test]
@@ -168,11 +161,39 @@ async fn a_body_over_the_limit_is_refused_whether_announced_or_not() {
 }
 
 #[tokio::test]
-async fn endless_headers_are_a_transport_fault() {
-    let head = b"HTTP/1.1 200 OK\r\n".to_vec();
-    let line = format!("x: {}\r\n", "y".repeat(8_000)).into_bytes();
-    let error = read_from(Act::Endless(head, line, Duration::ZERO)).await.unwrap_err();
-    assert_eq!(error.why(), Why::Transport, "{error:?}");
+async fn what_is_sent_for_ever_is_given_up_and_leaves_the_thread_to_others() {
+    for (first, then, why) in FLOODS {
+        let flood = Flood::start(first, then);
+        let url = format!("http://{}/metrics", flood.address);
+        let scraper = Scraper::new(options()).unwrap();
+        let (read, pause) = with_longest_pause(read(&scraper, &url)).await;
+        assert_eq!(read.unwrap_err().why(), why, "{first:?} {then:?}");
+        assert!(pause < Duration::from_millis(500), "{first:?} {then:?}: {pause:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_large_head_is_refused_and_interim_answers_are_passed_over() {
+    let large = format!("X: {}\r\n", "y".repeat(1_000_000));
+    let error = read_from(Act::Answer(answer("200 OK", &large, PAGE))).await.unwrap_err();
+    let unit = "bytes before its body";
+    assert!(
+        matches!(error, Error::TooLarge { limit: 16_384, unit: at } if at == unit),
+        "{error:?}"
+    );
+    let mut interim = b"HTTP/1.1 100 Continue\r\n\r\n".repeat(3);
+    interim.extend(answer("200 OK", &format!("X: {}\r\n", "y".repeat(8_000)), PAGE));
+    assert_eq!(read_from(Act::Answer(interim)).await.unwrap().1, PAGE);
+}
+
+#[tokio::test]
+async fn a_connection_that_the_server_has_closed_meanwhile_is_made_anew() {
+    let server = Server::start(Act::AnswerAndClose(ok("text/plain", PAGE))).await;
+    let scraper = Scraper::new(options()).unwrap();
+    for n in 1..=3 {
+        assert_eq!(read(&scraper, &server.url()).await.unwrap().1, PAGE);
+        assert_eq!(server.accepted(), n);
+    }
 }
 
 #[tokio::test]
