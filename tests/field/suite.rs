@@ -78,15 +78,13 @@ pub(crate) const ELSEWHERE: [(&str, &str); 33] = [
 ];
 
 /// Cases that cannot be decided yet, and what they wait for.
-pub(crate) const WAITING: [(&str, &str); 8] = [
+pub(crate) const WAITING: [(&str, &str); 6] = [
     ("f28_the_time_to_connect_is_not_the_time_to_retry", "the examples of request holders"),
+    ("f75_the_idle_pod_goes_first", "a right to write to pods"),
     ("f69_a_sweep_finds_the_knee", "the load generator's sweep"),
     ("f72_a_batch_counts_against_its_deadline", "a signal that tells classes of requests apart"),
-    ("f75_the_idle_pod_goes_first", "a right to write to pods"),
-    ("f79_what_is_about_to_leave_is_replaced_in_advance", "a decision that counts what will leave"),
     ("f98_a_cluster_that_is_silent_is_stale_and_not_empty", "a view over several clusters"),
     ("f100_services_on_one_base_are_told_to_merge", "fleet"),
-    ("f108_a_count_set_by_hand_holds_until_its_end", "an override with an end"),
 ];
 
 /// Every id of the themes A to D, F to H, J and K, of I those that one workload settles, and of the others
