@@ -106,6 +106,11 @@ pub struct Serve {
     #[arg(long = "namespace", value_name = "NS", value_delimiter = ',')]
     pub namespaces: Vec<String>,
 
+    /// Before a step down, write to each pod of a ReplicaSet what it has to do, so that the idle ones
+    /// go; needs the right to patch pods.
+    #[arg(long)]
+    pub idle_pods_first: bool,
+
     /// Keep what was learned in this directory, for the next start.
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,

@@ -1,7 +1,8 @@
 //! The Kubernetes API as the source of the inventory: ScaledObjects, their targets, their pods, the
 //! HPAs that KEDA makes of them, and the devices on the nodes.
 //!
-//! Decides nothing, and writes nothing but events ([`events`]).
+//! Decides nothing, and writes nothing but events ([`events`]) and, where it is asked to, which pods go
+//! first ([`deletion`]).
 //!
 //! **How fresh.** ScaledObjects, Deployments, StatefulSets and pods are watched, one watch a kind
 //! and namespace (or one a kind for all): a change is published 0.1 s after it is seen. So are HPAs,
@@ -19,6 +20,7 @@
 //! labels and device counts. `tests/cluster/run.sh fleet --ignored` measures it with 10,000
 //! ScaledObjects and 50,000 pods.
 
+pub mod deletion;
 mod devices;
 pub mod events;
 mod group;
@@ -76,6 +78,14 @@ pub struct Permission {
     pub resource: &'static str,
     /// What is done with it.
     pub verbs: &'static [&'static str],
+}
+
+impl Permission {
+    /// Whether a role of one namespace can give it.
+    #[must_use]
+    pub fn is_namespaced(&self) -> bool {
+        self.resource != "nodes"
+    }
 }
 
 /// Every permission that [`run`] and [`events::run`] need, for the manifests' role.

@@ -13,6 +13,7 @@ mod gpu;
 mod headroom;
 mod hpa;
 mod kv;
+mod leaving;
 mod level;
 mod members;
 mod number;

@@ -83,6 +83,10 @@ pub struct Kubernetes {
     /// Who has written the target's replicas last, where that was not through its scale
     /// subresource, as autoscalers and people do it: a pipeline with a count in its file.
     pub writer: Option<Arc<str>>,
+    /// Why the API server refuses more pods of it, as by a quota.
+    pub refusal: Option<Arc<str>>,
+    /// Its pods are ReplicaSets', which choose by what each says that it costs to take away.
+    pub ranks_pods: bool,
 }
 
 /// Devices by resource name (`nvidia.com/gpu`, `nvidia.com/mig-1g.10gb`) or, where they are

@@ -62,7 +62,8 @@
 //! - One owner of hysteresis: the core. The HPA is told to pass values through.
 //! - There is no trait for a source, an inventory or a clock: each has one shape, and tests fake the
 //!   wire.
-//! - Nothing is written to Kubernetes but events, and none per tick.
+//! - Nothing is written to Kubernetes but events, none per tick, and where `--idle-pods-first` is given
+//!   which pods go first at a step down.
 //!
 //! # Choices of the decision that its first sketch did not have
 //!

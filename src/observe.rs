@@ -16,6 +16,8 @@ pub struct Around {
     pub wake: Wake,
     /// Replicas that the warm schedule asks for, its lead included.
     pub schedule_floor: u32,
+    /// The count that the trigger's `override` sets, while it is in force.
+    pub by_hand: Option<u32>,
 }
 
 /// How long an engine may load behind a probe that already says Ready, or at an address that the
@@ -70,6 +72,7 @@ pub fn observe(
         gpu: around.gpu,
         wake: around.wake,
         schedule_floor: around.schedule_floor,
+        by_hand: around.by_hand,
     }
 }
 

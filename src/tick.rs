@@ -337,6 +337,7 @@ impl Follow {
                 requested_at: self.parts.wakes.last(&tracker.key.workload),
             },
             schedule_floor: schedule.map_or(0, |schedule| schedule.replicas_at(now, lead_ms)),
+            by_hand: tracker.policy.by_hand.and_then(|by_hand| by_hand.replicas_at(now)),
         }
     }
 }

@@ -8,12 +8,14 @@ use crate::decision::{Mode, Profile, Spec, ZeroAfter};
 use crate::inventory::{Counted, Workload};
 use crate::schedule::WarmSchedule;
 
+mod by_hand;
 mod faults;
 mod fields;
 mod remarks;
 #[cfg(test)]
 mod tests;
 
+pub use by_hand::ByHand;
 pub use faults::{Fault, Faults};
 pub use fields::{FIELDS, Field};
 pub use remarks::Remark;
@@ -136,6 +138,8 @@ pub struct Policy {
     pub wake_source: Option<String>,
     /// `warmSchedule`.
     pub warm_schedule: Option<WarmSchedule>,
+    /// `override`.
+    pub by_hand: Option<ByHand>,
     /// `profile`. Default chat.
     pub profile: Profile,
     /// `gpusPerReplica`, 1..1024.
@@ -163,6 +167,7 @@ impl Default for Policy {
             zero_after: defaults.zero_after,
             wake_source: None,
             warm_schedule: None,
+            by_hand: None,
             profile: defaults.profile,
             gpus_per_replica: None,
             mode: defaults.mode,

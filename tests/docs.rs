@@ -253,7 +253,11 @@ fn flag_row(arg: &Arg) -> [String; 3] {
         Some(_) | None => words.join("|"),
     };
     let env = arg.get_env().map(|name| format!(", `${}`", name.to_string_lossy()));
-    let flag = format!("`--{} {value}`{}", arg.get_long().unwrap(), env.unwrap_or_default());
+    let (name, env) = (arg.get_long().unwrap(), env.unwrap_or_default());
+    if !arg.get_action().takes_values() {
+        return [format!("`--{name}`{env}"), "off".to_owned(), format!("{help}.")];
+    }
+    let flag = format!("`--{name} {value}`{env}");
     [flag, if fixed.is_empty() { told } else { fixed.join(",") }, format!("{help}.")]
 }
 

@@ -21,9 +21,6 @@
 //! |---|---|---|
 //! | F03, F34 | what it costs, as a figure | `simulate` |
 //! | F39 | the loss of one of two scalers | the leader's Lease |
-//! | F73 | a step down that waits for an idle pod | a right to write to pods |
-//! | F97 | a model that the gateway names and nobody serves | `doctor` |
-//! | F106 | a drift between order and pods as a finding | `doctor` |
 //! | F62 | power near idle as further evidence, a class of ghost of its own | `fleet` |
 
 #![expect(

@@ -45,9 +45,9 @@ fn overlays_stand_on_the_base_and_name_files_that_exist() {
             assert_eq!(resources[0], "../../base", "{path}");
         }
         let patches = kustomization["patches"].as_array().into_iter().flatten();
-        let patches = patches.map(|patch| &patch["path"]);
-        for name in resources.iter().chain(patches) {
-            let named = repository().join(dir).join(name.as_str().unwrap());
+        let patches = patches.filter_map(|patch| patch["path"].as_str());
+        for name in resources.iter().filter_map(Value::as_str).chain(patches) {
+            let named = repository().join(dir).join(name);
             assert!(named.exists(), "{path}: {name} does not exist");
         }
         let here: BTreeSet<String> = fs::read_dir(repository().join(dir))
@@ -79,6 +79,35 @@ fn f113_the_role_has_what_the_cluster_part_needs_and_no_more() {
         "manifests/base/rbac.yaml: the rules are not the code's. Paste this:\n{}",
         lines.join("\n")
     );
+}
+
+#[test]
+fn the_overlay_that_writes_to_pods_may_do_that_and_no_more() {
+    let role = object("ClusterRole", "manifests/overlays/idle-pods-first/rbac.yaml");
+    let [needed] = cluster::deletion::RBAC else { panic!("one permission") };
+    let rule = json!({"apiGroups": [needed.api_group], "resources": [needed.resource],
+        "verbs": needed.verbs});
+    assert_eq!(role["rules"], json!([rule]));
+    let overlay = yaml("manifests/overlays/idle-pods-first/kustomization.yaml");
+    let patch = overlay["patches"][0]["patch"].as_str().unwrap();
+    let operations: Vec<Value> = serde_saphyr::from_str(patch).unwrap();
+    let flag = operations[0]["value"].as_str().unwrap();
+    let args = Args::try_parse_from(["ghostscaler", "serve", flag]).unwrap();
+    assert!(matches!(args.command, Subcommand::Serve(serve) if serve.idle_pods_first));
+}
+
+/// The interceptor of KEDA's HTTP add-on spaces its retries by the time that it gives a connection: a
+/// longer one makes a cold start slower, not surer.
+#[test]
+fn f28_the_example_waits_for_readiness_and_leaves_the_time_to_connect_alone() {
+    let path = "manifests/examples/scale-to-zero/keda-http-add-on.yaml";
+    let route = object("InterceptorRoute", path);
+    let timeouts = route["spec"]["timeouts"].as_object().unwrap();
+    for deadline in ["readiness", "request", "responseHeader"] {
+        assert_eq!(timeouts[deadline], "0s", "{deadline}: a cold start takes minutes");
+    }
+    assert_eq!(timeouts.len(), 3, "nothing else is a knob of the wait: {timeouts:?}");
+    assert!(read(path).contains("KEDA_HTTP_CONNECT_TIMEOUT"), "the other knob is named");
 }
 
 fn rule_line(permission: &cluster::Permission) -> String {

@@ -175,7 +175,10 @@ async fn inventory(
     let options = cluster::Options { namespaces: args.namespaces.clone() };
     let (publish, mut published) = watch::channel(Arc::<Inventory>::default());
     let (registry, clock) = (parts.registry.clone(), parts.clock);
-    tasks.spawn(cluster::events::run(client.clone(), registry, clock, stop.clone()));
+    tasks.spawn(cluster::events::run(client.clone(), registry.clone(), clock, stop.clone()));
+    if args.idle_pods_first {
+        tasks.spawn(cluster::deletion::run(client.clone(), registry, clock, stop.clone()));
+    }
     let cancel = stop.clone();
     tasks.spawn(async move {
         if let Err(error) = cluster::run(client, options, publish, clock, cancel).await {

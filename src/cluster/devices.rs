@@ -18,6 +18,18 @@ pub(super) const GPU_RESOURCE: &str = "nvidia.com/gpu";
 const MIG_PREFIX: &str = "nvidia.com/mig-";
 /// A whole GPU, by the device class of NVIDIA's DRA driver; its slices are of `mig.nvidia.com`.
 const GPU_CLASS: &str = "gpu.nvidia.com";
+/// Taints of nodes that are about to be taken away: by the cluster autoscaler, by Karpenter (its name
+/// for it before 1.0 and since), on Google Cloud, and by AWS's node termination handler. Other taints
+/// say who may use a node, not that it goes: GPU nodes have one for good.
+const LEAVING: [&str; 7] = [
+    "ToBeDeletedByClusterAutoscaler",
+    "karpenter.sh/disruption",
+    "karpenter.sh/disrupted",
+    "cloud.google.com/impending-node-termination",
+    "aws-node-termination-handler/spot-itn",
+    "aws-node-termination-handler/scheduled-maintenance",
+    "aws-node-termination-handler/asg-lifecycle-termination",
+];
 /// More devices than any node has; a larger request is a mistake and stays unknown.
 const MOST: u32 = 1_024;
 
@@ -120,21 +132,35 @@ fn of_request<'a>(request: &'a DeviceRequest, given: Option<&[&str]>) -> Option<
     Some((class, count))
 }
 
-/// A node that takes pods, reduced to the devices that it can give.
+/// A node, reduced to what it can give and whether it stays.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Node(Devices);
+pub(super) struct Node {
+    /// Devices that pods can have; none where it takes no pods.
+    devices: Devices,
+    /// It is told to go, with the pods on it.
+    pub(super) leaves: bool,
+}
 
 impl Node {
-    /// Reads a node; `None` for one without devices, one that is cordoned and one that is not Ready.
+    /// Reads a node; `None` for one that stays and has nothing to give: without devices, or not Ready.
     pub(super) fn from_object(node: &ApiNode) -> Option<Node> {
+        let leaves = leaves(node);
         let status = node.status.as_ref()?;
         let mut conditions = status.conditions.iter().flatten();
         let is_ready =
             conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True");
-        let is_cordoned = node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true);
-        let devices: Devices = counted(status.allocatable.as_ref()?).collect();
-        (is_ready && !is_cordoned && !devices.is_empty()).then_some(Node(devices))
+        let given = status.allocatable.iter().filter(|_| is_ready && !leaves);
+        let devices: Devices = given.flat_map(counted).collect();
+        (leaves || !devices.is_empty()).then_some(Node { devices, leaves })
     }
+}
+
+/// Whether a node is told to go: cordoned (a drain begins so), or tainted by who takes it away.
+fn leaves(node: &ApiNode) -> bool {
+    let Some(spec) = &node.spec else { return false };
+    let is_told = |key: &str| LEAVING.contains(&key);
+    spec.unschedulable == Some(true)
+        || spec.taints.iter().flatten().any(|taint| is_told(&taint.key))
 }
 
 /// What nodes have and what the pods on them ask for; the latter only where all pods are known.
@@ -143,8 +169,9 @@ pub(super) fn room<'a>(
     pods: Option<impl Iterator<Item = &'a Pod>>,
 ) -> BTreeMap<Arc<str>, Room> {
     let mut room: BTreeMap<Arc<str>, Room> = BTreeMap::new();
-    let nodes: HashMap<&str, &Node> = nodes.map(|(name, node)| (&**name, node)).collect();
-    for (name, count) in nodes.values().flat_map(|node| &node.0) {
+    let giving = nodes.filter(|(_, node)| !node.devices.is_empty());
+    let nodes: HashMap<&str, &Node> = giving.map(|(name, node)| (&**name, node)).collect();
+    for (name, count) in nodes.values().flat_map(|node| &node.devices) {
         let of_kind = room.entry(Arc::clone(name)).or_default();
         of_kind.allocatable = of_kind.allocatable.saturating_add(*count);
         of_kind.requested = pods.is_some().then_some(0);
@@ -258,14 +285,25 @@ mod tests {
 
     #[test]
     fn a_node_gives_its_devices_while_it_takes_pods() {
-        let node = |ready: &str, cordoned: bool| {
-            let node = json!({"metadata": {"name": "n"}, "spec": {"unschedulable": cordoned},
+        let node = |ready: &str, spec: Value| {
+            let node = json!({"metadata": {"name": "n"}, "spec": spec,
                 "status": {"conditions": [{"type": "Ready", "status": ready}],
                     "allocatable": {"nvidia.com/gpu": "8", "cpu": "96"}}});
             Node::from_object(&serde_json::from_value(node).unwrap())
         };
-        assert_eq!(node("True", false), Some(Node([(GPU_RESOURCE.into(), 8)].into())));
-        assert_eq!(node("Unknown", false), None);
-        assert_eq!(node("True", true), None);
+        let tainted = |key: &str| json!({"taints": [{"key": key, "effect": "NoSchedule"}]});
+        let gives = Node { devices: [(GPU_RESOURCE.into(), 8)].into(), leaves: false };
+        let goes = Node { devices: Devices::new(), leaves: true };
+        assert_eq!(node("True", json!({})).as_ref(), Some(&gives));
+        assert_eq!(
+            node("True", tainted("nvidia.com/gpu")),
+            Some(gives),
+            "for those who tolerate it"
+        );
+        assert_eq!(node("Unknown", json!({})), None);
+        assert_eq!(node("True", json!({"unschedulable": true})).as_ref(), Some(&goes));
+        for key in LEAVING {
+            assert_eq!(node("True", tainted(key)).as_ref(), Some(&goes), "{key}");
+        }
     }
 }

@@ -46,6 +46,13 @@ impl<'a> Groups<'a> {
             })
             .collect()
     }
+
+    /// The nodes that a replica stands on.
+    pub(super) fn nodes<'b>(&'b self, replica: &'b Pod) -> impl Iterator<Item = &'b str> {
+        let group = replica.labels.get(KEY).and_then(|key| self.0.get(key.as_str()));
+        let others = group.into_iter().flatten().filter_map(|pod| pod.node.as_deref());
+        replica.node.as_deref().into_iter().chain(others)
+    }
 }
 
 fn is_leader(pod: &Pod) -> bool {
@@ -95,6 +102,7 @@ mod tests {
             node: None,
             start: None,
             group_size: 2,
+            is_ranked: false,
         }
     }
 

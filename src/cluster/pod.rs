@@ -42,6 +42,8 @@ pub(super) struct Pod {
     pub(super) start: Option<Start>,
     /// Pods of the group that it belongs to; 1 where it belongs to none.
     pub(super) group_size: u32,
+    /// A ReplicaSet controls it, and chooses among its pods by what they cost.
+    pub(super) is_ranked: bool,
 }
 
 /// Why a pod that is not ready will not be soon.
@@ -87,7 +89,18 @@ impl Pod {
             node: pod.spec.as_ref().and_then(|spec| Some(spec.node_name.as_deref()?.into())),
             start: ready.filter(|_| phase == Phase::Ready).and_then(|at| start(pod, status, at)),
             group_size: annotation(pod, group::SIZE).and_then(|n| n.parse().ok()).unwrap_or(1),
+            is_ranked: pod
+                .metadata
+                .owner_references
+                .iter()
+                .flatten()
+                .any(|owner| owner.kind == "ReplicaSet" && owner.controller == Some(true)),
         })
+    }
+
+    /// Whether it serves.
+    pub(super) fn is_ready(&self) -> bool {
+        self.member.phase == Phase::Ready
     }
 }
 

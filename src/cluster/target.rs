@@ -13,6 +13,9 @@ use super::devices;
 use super::selector::PodSelector;
 use crate::inventory::Devices;
 
+/// Longest refusal that is kept, in characters: a quota's has some hundred.
+const MAX_REFUSAL: usize = 300;
+
 /// A scale target, reduced to what matters here.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Target {
@@ -24,8 +27,8 @@ pub(super) struct Target {
     pub(super) selector: Option<PodSelector>,
     /// Devices that its pod template asks for, but for those that it claims.
     pub(super) devices: Arc<Devices>,
-    /// Pods cannot be created, as by a quota: those that are missing will not come soon.
-    pub(super) is_refused: bool,
+    /// Why pods cannot be created, as by a quota: those that are missing will not come soon.
+    pub(super) refusal: Option<Arc<str>>,
     /// Who wrote its replicas last, where that was not through the scale subresource.
     pub(super) writer: Option<Arc<str>>,
 }
@@ -43,7 +46,7 @@ impl Target {
             ) || status.is_some_and(rolls_out),
             selector: PodSelector::from_object(&spec.selector),
             devices: of_template(&spec.template),
-            is_refused: status.is_some_and(is_refused),
+            refusal: status.and_then(refusal),
             writer: writer(&deployment.metadata),
         })
     }
@@ -74,7 +77,7 @@ impl Target {
                 ),
             selector: PodSelector::from_object(&spec.selector),
             devices: of_template(&spec.template),
-            is_refused: false,
+            refusal: None,
             writer: writer(&set.metadata),
         })
     }
@@ -96,13 +99,17 @@ fn of_template(template: &PodTemplateSpec) -> Arc<Devices> {
     Arc::new(template.spec.as_ref().map(devices::of_pod).unwrap_or_default())
 }
 
-/// Whether the API server refuses pods of this Deployment, by a quota above all.
-fn is_refused(status: &DeploymentStatus) -> bool {
-    status.conditions.iter().flatten().any(|condition| {
+/// Why the API server refuses pods of this Deployment, by a quota above all.
+fn refusal(status: &DeploymentStatus) -> Option<Arc<str>> {
+    let condition = status.conditions.iter().flatten().find(|condition| {
         condition.type_ == "ReplicaFailure"
             && condition.status == "True"
             && condition.reason.as_deref() == Some("FailedCreate")
-    })
+    })?;
+    let message = condition.message.as_deref().unwrap_or("it does not say why");
+    // What stands before it names a pod that never was, another at each try.
+    let why = message.split_once("is forbidden: ").map_or(message, |(_pod, why)| why);
+    Some(why.chars().take(MAX_REFUSAL).collect::<String>().into())
 }
 
 /// The manager of `spec.replicas` that does not go through `/scale`: the HPA, KEDA and `kubectl scale`
@@ -191,11 +198,12 @@ mod tests {
             let condition = json!({"type": kind, "status": status, "reason": reason,
                 "message": "pods \"llm-0\" is forbidden: exceeded quota: gpus"});
             deployment(json!(8), 1, json!({"observedGeneration": 1, "conditions": [condition]}))
-                .is_refused
+                .refusal
         };
-        assert!(refused("ReplicaFailure", "True", "FailedCreate"));
-        assert!(!refused("ReplicaFailure", "False", "FailedCreate"));
-        assert!(!refused("Progressing", "True", "ReplicaSetUpdated"));
+        let said = refused("ReplicaFailure", "True", "FailedCreate");
+        assert_eq!(said.as_deref(), Some("exceeded quota: gpus"));
+        assert_eq!(refused("ReplicaFailure", "False", "FailedCreate"), None);
+        assert_eq!(refused("Progressing", "True", "ReplicaSetUpdated"), None);
     }
 
     #[test]

@@ -102,6 +102,13 @@ impl<T: PartialEq> Watched<T> {
         self.by_namespace.values().flat_map(BTreeMap::values)
     }
 
+    /// All objects with their namespaces.
+    pub(super) fn with_namespaces(&self) -> impl Iterator<Item = (&Arc<str>, &T)> {
+        self.by_namespace
+            .iter()
+            .flat_map(|(namespace, all)| all.values().map(move |object| (namespace, object)))
+    }
+
     fn keys(&self) -> impl Iterator<Item = ObjectKey> {
         self.by_namespace.iter().flat_map(|(namespace, objects)| {
             objects.keys().map(|name| (Arc::clone(namespace), Arc::clone(name)))

@@ -24,6 +24,8 @@ pub(super) struct Parts<'a> {
     pub(super) scalers: &'a [Scaler<'a>],
     /// How a replica started, as published before.
     pub(super) start: Option<Start>,
+    /// Ready replicas on nodes that are told to go.
+    pub(super) n_leaving: usize,
 }
 
 /// Something that scales a target.
@@ -41,7 +43,7 @@ pub(super) fn build<'a>(
     parts: &Parts<'_>,
     claim: impl Fn(&str) -> Option<&'a Arc<Devices>>,
 ) -> Workload {
-    let Parts { object, target, pods, scalers, start } = *parts;
+    let Parts { object, target, pods, scalers, start, n_leaving } = *parts;
     let devices = devices(target, pods, claim);
     let (hpa, rivals) = scaled_by(&key.name, scalers);
     Workload {
@@ -49,7 +51,7 @@ pub(super) fn build<'a>(
         max: object.max,
         fallback_replicas: object.fallback_replicas,
         triggers: object.triggers.clone(),
-        replicas: replicas(target, pods),
+        replicas: replicas(target, pods, n_leaving),
         members: pods.iter().map(|pod| pod.member.clone()).collect(),
         counted: Counted::ByKubernetes,
         gpus_per_replica: devices::whole(&devices),
@@ -61,6 +63,8 @@ pub(super) fn build<'a>(
             start: typical(pods).or(start),
             pauses: object.pauses,
             writer: target.and_then(|target| target.writer.clone()),
+            refusal: target.and_then(|target| target.refusal.clone()),
+            ranks_pods: pods.iter().any(|pod| pod.is_ranked),
         },
         key,
     }
@@ -118,16 +122,16 @@ fn typical(pods: &[Cow<'_, Pod>]) -> Option<Start> {
 /// Ready pods beyond `spec` are surge, or about to go: no capacity. What of `spec` is neither
 /// ready nor known to be no capacity is on its way, whether its pod exists yet or not; but for a pod
 /// that the API server refuses, which is as good as one that cannot be placed.
-fn replicas(target: Option<&Target>, pods: &[Cow<'_, Pod>]) -> Replicas {
+fn replicas(target: Option<&Target>, pods: &[Cow<'_, Pod>], n_leaving: usize) -> Replicas {
     let count = |is: fn(&Pod) -> bool| {
         u32::try_from(pods.iter().filter(|pod| is(pod)).count()).unwrap_or(u32::MAX)
     };
     let spec = target.and_then(|target| target.spec);
-    let ready_pods = count(|pod| pod.member.phase == Phase::Ready);
+    let ready_pods = count(Pod::is_ready);
     let ready = spec.map_or(ready_pods, |spec| ready_pods.min(spec));
     let terminating = count(|pod| pod.member.phase == Phase::Terminating);
     let present = count(|pod| pod.member.phase != Phase::Terminating);
-    let is_refused = target.is_some_and(|target| target.is_refused);
+    let is_refused = target.is_some_and(|target| target.refusal.is_some());
     let refused = if is_refused { spec.unwrap_or(0).saturating_sub(present) } else { 0 };
     let unschedulable =
         count(|pod| pod.obstacle == Some(Obstacle::Unschedulable)).saturating_add(refused);
@@ -144,6 +148,7 @@ fn replicas(target: Option<&Target>, pods: &[Cow<'_, Pod>]) -> Replicas {
         terminating,
         unschedulable,
         crash_looping,
+        leaving: u32::try_from(n_leaving).unwrap_or(u32::MAX).min(ready),
         rollout: target.is_some_and(|target| target.rollout),
     }
 }

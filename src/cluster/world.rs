@@ -24,6 +24,8 @@ use crate::inventory::{Devices, Inventory, Room, Workload, WorkloadKey};
 pub(super) struct World {
     scopes: Vec<Scope>,
     nodes: Watched<Node>,
+    /// Those that are told to go.
+    leaving: BTreeSet<Arc<str>>,
     /// Whether all namespaces are watched, so that every pod on a node is known.
     is_whole: bool,
     /// Nodes or pods have changed since the devices were counted.
@@ -57,6 +59,7 @@ impl World {
         World {
             scopes: (0..n_namespaces.max(1)).map(|_index| Scope::new()).collect(),
             nodes: Watched::new("nodes"),
+            leaving: BTreeSet::new(),
             is_whole: n_namespaces == 0,
             room_is_old: false,
             published: Arc::default(),
@@ -67,11 +70,33 @@ impl World {
     pub(super) fn apply(&mut self, update: Update, now: Moment) {
         let Update { scope, change } = update;
         if let Change::Node(step) = change {
-            let room_is_old = &mut self.room_is_old;
-            self.nodes.apply(step, now, |_no_namespace| *room_is_old = true);
+            self.apply_node(step, now);
         } else if let Some(scope) = self.scopes.get_mut(scope) {
             self.room_is_old |= matches!(change, Change::Pod(_)) && self.is_whole;
             scope.apply(change, now);
+        }
+    }
+
+    fn apply_node(&mut self, step: Step<Node>, now: Moment) {
+        let touched: Vec<Arc<str>> = match &step {
+            Step::Put((_, name), _) | Step::Remove((_, name)) => vec![Arc::clone(name)],
+            // A list may leave nodes out.
+            Step::Done => self.leaving.iter().cloned().collect(),
+            Step::Begin | Step::Failed(_) | Step::Resumed => Vec::new(),
+        };
+        let room_is_old = &mut self.room_is_old;
+        self.nodes.apply(step, now, |_no_namespace| *room_is_old = true);
+        for name in touched {
+            let leaves = self.nodes.get("", &name).is_some_and(|node| node.leaves);
+            if leaves == self.leaving.contains(&name) {
+                continue;
+            }
+            self.scopes.iter_mut().for_each(|scope| scope.change_those_on(&name));
+            if leaves {
+                self.leaving.insert(name);
+            } else {
+                self.leaving.remove(&name);
+            }
         }
     }
 
@@ -121,7 +146,7 @@ impl World {
             }
             for namespace in std::mem::take(&mut scope.changed) {
                 let targets = scope.keep_scales(&namespace);
-                let built = scope.workloads(&namespace, &inventory.workloads);
+                let built = scope.workloads(&namespace, &inventory.workloads, &self.leaving);
                 is_different |= replace(&mut inventory.workloads, &namespace, built);
                 wanted.push(WantedScales { scope: index, namespace, targets });
             }
@@ -218,6 +243,13 @@ impl Scope {
         }
     }
 
+    /// Marks the namespaces of the pods on a node.
+    fn change_those_on(&mut self, node: &str) {
+        let on_it =
+            self.pods.with_namespaces().filter(|(_, pod)| pod.node.as_deref() == Some(node));
+        self.changed.extend(on_it.map(|(namespace, _)| Arc::clone(namespace)));
+    }
+
     fn was_listed(&self) -> bool {
         self.scaled_objects.was_listed()
             && self.deployments.was_listed()
@@ -260,11 +292,13 @@ impl Scope {
         needed
     }
 
-    /// The workloads of a namespace, ordered by name; `known` are the published ones.
+    /// The workloads of a namespace, ordered by name; `known` are the published ones, `leaving` the
+    /// nodes that are told to go.
     fn workloads(
         &self,
         namespace: &Arc<str>,
         known: &BTreeMap<WorkloadKey, Arc<Workload>>,
+        leaving: &BTreeSet<Arc<str>>,
     ) -> Vec<Workload> {
         let objects: Vec<_> = self.scaled_objects.of(namespace).collect();
         let targets: Vec<_> =
@@ -281,6 +315,7 @@ impl Scope {
         let groups = Groups::among(all());
         let pods = assign(&selectors, all()).into_iter().map(|chosen| groups.replicas(chosen));
         let scalers = self.scalers(namespace);
+        let leaves = |pod: &Pod| groups.nodes(pod).any(|node| leaving.contains(node));
         objects
             .iter()
             .zip(targets)
@@ -290,7 +325,9 @@ impl Scope {
                 let start = known.get(&key).and_then(|known| known.kubernetes.start);
                 let scalers = scalers.get(&object.target).map_or(&[][..], Vec::as_slice);
                 let claim = |name: &str| self.claims.get(namespace, name);
-                workload::build(key, &Parts { object, target, pods: &pods, scalers, start }, claim)
+                let n_leaving = pods.iter().filter(|pod| pod.is_ready() && leaves(pod)).count();
+                let parts = Parts { object, target, pods: &pods, scalers, start, n_leaving };
+                workload::build(key, &parts, claim)
             })
             .collect()
     }

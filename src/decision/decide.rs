@@ -46,6 +46,8 @@ struct Said {
     ceiling: Ceiling,
     wake_vote: Vote,
     door: Doorstep,
+    /// What must be ordered while replicas leave; 0 without such.
+    leaving_floor: u32,
     health: Health,
     /// Every expected input is fresh.
     fresh: bool,
@@ -125,6 +127,7 @@ fn ask_rules(
     let slept_at = state.zero.slept_at();
     let wake_vote =
         state.wake.ask(&door, spec, &supply, &state.figures, patience_ms, slept_at, now);
+    let leaving_floor = state.leaving.floor(observation.replicas.leaving, &supply, now);
     let (health, fresh) = health::of(state, observation, &seen, &supply, now);
 
     // Learned after the votes: it takes effect at the next tick.
@@ -145,6 +148,7 @@ fn ask_rules(
         ceiling,
         wake_vote,
         door,
+        leaving_floor,
         health,
         fresh,
         seen,

@@ -20,6 +20,9 @@ pub struct Observation {
     pub wake: Wake,
     /// Replicas that the warm schedule asks for now, its lead of one cold start included.
     pub schedule_floor: u32,
+    /// The count that somebody has set by hand, while it is in force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by_hand: Option<u32>,
 }
 
 /// Replica counts of the scale target.
@@ -31,14 +34,21 @@ pub struct Replicas {
     pub ready: u32,
     /// Replicas on their way: scheduled, pulling or loading.
     pub starting: u32,
-    /// Replicas leaving; no capacity and no quorum.
+    /// Replicas that end; no capacity and no quorum.
     pub terminating: u32,
     /// Replicas that the scheduler cannot place; no capacity.
     pub unschedulable: u32,
     /// Replicas that start again and again; no capacity.
     pub crash_looping: u32,
+    /// Of the ready ones, those whose node is told to go: they serve, and will not for long.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub leaving: u32,
     /// A rollout is under way: surge pods are no capacity and nothing goes below `spec`.
     pub rollout: bool,
+}
+
+fn is_none(count: &u32) -> bool {
+    *count == 0
 }
 
 /// One engine endpoint.

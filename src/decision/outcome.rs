@@ -94,6 +94,10 @@ pub enum Rule {
     Adopt,
     /// A rollout holds.
     Rollout,
+    /// What is about to leave is replaced.
+    Leaving,
+    /// Somebody has set the count by hand.
+    ByHand,
     /// Clamp to the maximum.
     Max,
     /// Clamp to the minimum.
@@ -102,7 +106,7 @@ pub enum Rule {
 
 impl Rule {
     /// All rules, in order.
-    pub const ALL: [Rule; 13] = [
+    pub const ALL: [Rule; 15] = [
         Rule::Demand,
         Rule::Queue,
         Rule::Kv,
@@ -114,6 +118,8 @@ impl Rule {
         Rule::Degraded,
         Rule::Adopt,
         Rule::Rollout,
+        Rule::Leaving,
+        Rule::ByHand,
         Rule::Max,
         Rule::Min,
     ];
@@ -133,6 +139,8 @@ impl Rule {
             Rule::Degraded => "degraded",
             Rule::Adopt => "adopt",
             Rule::Rollout => "rollout",
+            Rule::Leaving => "leaving",
+            Rule::ByHand => "by_hand",
             Rule::Max => "max",
             Rule::Min => "min",
         }

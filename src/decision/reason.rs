@@ -203,6 +203,13 @@ pub enum Reason {
     },
     /// A rollout is under way: nothing goes below the present count.
     Rollout,
+    /// Replicas that are about to go are ordered anew.
+    Leaving {
+        /// How many.
+        replicas: u32,
+    },
+    /// Somebody has set the count by hand, until its end.
+    ByHand,
     /// Replicas that cannot be placed, or start again and again: nothing beyond the present count.
     CapacityExhausted {
         /// Replicas that the scheduler cannot place.

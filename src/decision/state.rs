@@ -9,6 +9,7 @@ use super::cost::CostModel;
 use super::evidence::Evidence;
 use super::ghost::Ghost;
 use super::gpu::GpuState;
+use super::leaving::LeavingState;
 use super::level::{Figures, Learned};
 use super::members::Members;
 use super::queue::QueueState;
@@ -49,6 +50,8 @@ pub struct State {
     pub(super) ghost: Ghost,
     pub(super) zero: ZeroState,
     pub(super) wake: WakeState,
+    #[serde(skip_serializing_if = "LeavingState::is_idle")]
+    pub(super) leaving: LeavingState,
 }
 
 /// When each condition was last seen to stand, so that it is told once and not each time that it
@@ -112,6 +115,7 @@ impl Default for State {
             ghost: Ghost::default(),
             zero: ZeroState::default(),
             wake: WakeState::default(),
+            leaving: LeavingState::default(),
         }
     }
 }

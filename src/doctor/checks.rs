@@ -21,12 +21,13 @@ pub(super) use prometheus::load_names;
 pub(super) use start::seen_starts_ms;
 
 /// Every check, in the order in which findings are told.
-pub const CHECKS: [Check; 45] = [
+pub const CHECKS: [Check; 48] = [
     Check { id: "bad-metadata", look: triggers::bad_metadata },
     Check { id: "no-such-service", look: address::no_such_service },
     Check { id: "headless-service", look: address::headless_service },
     Check { id: "two-scalers", look: address::two_scalers },
     Check { id: "tls-mismatch", look: address::tls_mismatch },
+    Check { id: "namespace-not-watched", look: address::not_watched },
     Check { id: "missing-permission", look: rights::missing_permission },
     Check { id: "foreign-metrics-api", look: hpa::foreign_metrics_api },
     Check { id: "no-external-metric", look: hpa::no_external_metric },
@@ -34,6 +35,7 @@ pub const CHECKS: [Check; 45] = [
     Check { id: "replicas-owned-elsewhere", look: owners::replicas_owned_elsewhere },
     Check { id: "target-is-controlled", look: owners::target_is_controlled },
     Check { id: "no-selector", look: owners::no_selector },
+    Check { id: "pods-differ", look: owners::pods_differ },
     Check { id: "pause-disputed", look: owners::pause_disputed },
     Check { id: "value-metric", look: triggers::value_metric },
     Check { id: "percent-as-average", look: triggers::percent_as_average },
@@ -67,4 +69,5 @@ pub const CHECKS: [Check; 45] = [
     Check { id: "engine-series-elsewhere", look: prometheus::elsewhere },
     Check { id: "other-model-name", look: prometheus::other_model },
     Check { id: "wake-query-unmatched", look: prometheus::wake_unmatched },
+    Check { id: "unserved-model", look: prometheus::unserved_model },
 ];

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::facts::{Fact, Facts, Lack, Missing, NodeAutoscaler, Nodes, Rights};
 use super::files::{CONFIG_KEY, parse_configuration};
-use super::object::{name, own_trigger, target_api, target_of, text};
+use super::object::{name, own_trigger, target_api, target_of, text, watched};
 use super::{Error, Given};
 use crate::cluster;
 use crate::cluster::inspect::{Cluster, Error as Unread, Place};
@@ -126,6 +126,8 @@ impl Surroundings {
         let is_kedas = |hpa: &Value| hpa["metadata"]["labels"][KEDA_LABEL] == name(object);
         let hpas = self.hpas.as_ref();
         let address = service_of(object, &self.namespace);
+        let scaler = self.scaler(address).await;
+        let rights = self.rights(address, &scaler).await;
         let seen = pods.as_ref().ok().map(|pods| super::checks::seen_starts_ms(pods));
         Facts {
             target,
@@ -143,7 +145,6 @@ impl Surroundings {
                 .cloned()
                 .collect()),
             service: self.service(address).await,
-            scaler: self.scaler(address).await,
             scaler_services: self.scaler_services.clone(),
             configuration: self.configuration(address).await,
             kubernetes_minor: self.kubernetes_minor.clone(),
@@ -152,7 +153,8 @@ impl Surroundings {
             keda_adapter: self.keda_adapter.clone(),
             nodes: self.nodes.clone(),
             quotas: self.quotas.clone(),
-            rights: self.rights(address).await,
+            scaler,
+            rights,
             prometheus: given.prometheus(),
             // The middle one: a pod that was not ready for a while since counts as a long start.
             cold_start_ms: given
@@ -200,8 +202,17 @@ impl Surroundings {
 
     /// What the scaler's account may do: as itself where this runs in its pod, else by asking about
     /// it, which takes the right to.
-    async fn rights(&self, address: Option<(&str, &str)>) -> Fact<Rights> {
+    ///
+    /// A scaler that is told its namespaces needs its rights there, and none that only a whole cluster
+    /// can give; another, or one whose arguments are not known, needs them in all.
+    async fn rights(
+        &self,
+        address: Option<(&str, &str)>,
+        scaler: &Fact<Option<Value>>,
+    ) -> Fact<Rights> {
         let (service, home) = address.ok_or_else(outside)?;
+        let scaler = scaler.as_ref().ok().and_then(Option::as_ref);
+        let within = scaler.is_some_and(|scaler| !watched(scaler).is_empty());
         let who = place("authentication.k8s.io/v1", "selfsubjectreviews", None);
         let me = fact(self.cluster.review(who, "SelfSubjectReview", &json!({})).await)?;
         let me = text(&me, "/userInfo/username").unwrap_or_default();
@@ -209,10 +220,13 @@ impl Surroundings {
         let user = format!("system:serviceaccount:{home}:{service}");
         let is_me = me == user;
         let mut lacks = Vec::new();
-        for permission in cluster::RBAC {
+        let needed =
+            cluster::RBAC.iter().filter(|permission| !within || permission.is_namespaced());
+        for permission in needed {
             let mut verbs = Vec::new();
             for verb in permission.verbs {
-                if !self.may(permission, verb, (!is_me).then_some((&user, home))).await? {
+                let other = (!is_me).then_some((user.as_str(), home));
+                if !self.may(permission, verb, within, other).await? {
                     verbs.push(*verb);
                 }
             }
@@ -228,12 +242,14 @@ impl Surroundings {
         &self,
         permission: &cluster::Permission,
         verb: &str,
+        within: bool,
         other: Option<(&str, &str)>,
     ) -> Fact<bool> {
         let (resource, subresource) =
             permission.resource.split_once('/').unwrap_or((permission.resource, ""));
         let attributes = json!({"group": permission.api_group, "resource": resource,
-            "subresource": subresource, "verb": verb, "namespace": self.namespace});
+            "subresource": subresource, "verb": verb,
+            "namespace": if within { self.namespace.as_str() } else { "" }});
         let mut spec = json!({"resourceAttributes": attributes});
         let (resource, kind) = match other {
             None => ("selfsubjectaccessreviews", "SelfSubjectAccessReview"),

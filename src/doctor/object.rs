@@ -47,6 +47,20 @@ pub(super) fn max(object: &Value) -> i64 {
     integer(object, "/spec/maxReplicaCount").unwrap_or(default)
 }
 
+/// The namespaces that a scaler's Deployment is told to watch; none means all.
+pub(super) fn watched(scaler: &Value) -> Vec<&str> {
+    let containers = list(scaler, "/spec/template/spec/containers").iter();
+    let args = containers.flat_map(|container| list(container, "/args"));
+    let args: Vec<&str> = args.filter_map(Value::as_str).collect();
+    let values = args.iter().enumerate().filter_map(|(index, arg)| {
+        match arg.strip_prefix("--namespace")? {
+            "" => args.get(index + 1).copied(),
+            value => value.strip_prefix('='),
+        }
+    });
+    values.flat_map(|names| names.split(',')).map(str::trim).collect()
+}
+
 /// Kind and name of what a ScaledObject or an HPA scales.
 pub(super) fn target_of(object: &Value) -> (&str, &str) {
     let target = |key| text(object, &format!("/spec/scaleTargetRef/{key}"));

@@ -19,6 +19,12 @@ use crate::source::wake::Subject;
 /// Names that speak of an engine's load, whoever gave them.
 const ALIKE: &str = "(.*[:_])?(vllm|sglang)[:_].*|.*num_requests_.*|.*num_(running|queue)_reqs";
 
+/// Histograms of the time from request to last token: of vLLM (also as Ray re-exports it), SGLang and
+/// trtllm-serve, of NIM without a prefix, and of TGI by its own name. LMDeploy, llama.cpp and Triton
+/// have none.
+const WHOLE_ANSWERS: &str = "((ray_)?(vllm|sglang|trtllm)[:_])?e2e_request_latency_seconds_bucket\
+    |tgi_request_duration_bucket";
+
 /// Asks a Prometheus what the checks of these facts need, and puts it there.
 pub(super) async fn ask(config: &PrometheusConfig, facts: &mut Facts) {
     let said = match PrometheusClient::new(config) {
@@ -46,8 +52,8 @@ async fn said(client: &PrometheusClient, facts: &Facts) -> Result<(Said, Option<
     let said = Said { engines, wake: wake(client, facts).await? };
     let namespace = namespace(&facts.object);
     let longest = format!(
-        "histogram_quantile(0.99, sum by (le) (rate({{__name__=~\
-         \"(vllm|sglang)[:_]e2e_request_latency_seconds_bucket\",namespace=\"{namespace}\"}}[1d])))"
+        "histogram_quantile(0.99, sum by (le) (rate({{__name__=~\"{WHOLE_ANSWERS}\",\
+         namespace=\"{namespace}\"}}[1d])))"
     );
     let longest = client.instant(&Query::written(&longest)).await?;
     let seconds = longest.series.first().and_then(|series| series.samples.last());

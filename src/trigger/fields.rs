@@ -2,7 +2,7 @@
 //!
 //! README, error texts and the parser are made from it; nothing here reads anything but a value.
 
-use super::{EngineFamily, Policy, SourceKind};
+use super::{ByHand, EngineFamily, Policy, SourceKind};
 use crate::decision::{Mode, Profile, ZeroAfter};
 use crate::duration;
 use crate::schedule::WarmSchedule;
@@ -36,7 +36,7 @@ impl Field {
 }
 
 /// Every key, in the order of the README.
-pub const FIELDS: [Field; 17] = [
+pub const FIELDS: [Field; 18] = [
     Field {
         key: "engine",
         kind: "one of",
@@ -205,6 +205,17 @@ pub const FIELDS: [Field; 17] = [
         doc: "Replicas kept warm between two cron times; several windows are separated by |.",
         set: |policy, value| {
             policy.warm_schedule = Some(WarmSchedule::parse(value).ok()?);
+            Some(())
+        },
+    },
+    Field {
+        key: "override",
+        kind: "count and end",
+        range: "as replicas=6; until=2026-12-01T08:00:00+01:00",
+        default: "none",
+        doc: "A count set by hand, within KEDA's bounds, until its end; 0 needs a wake source.",
+        set: |policy, value| {
+            policy.by_hand = Some(ByHand::parse(value)?);
             Some(())
         },
     },

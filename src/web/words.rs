@@ -78,6 +78,8 @@ fn because(decision: &Decision, spec: Option<&Spec>) -> String {
         Rule::Degraded => "the last wanted count, held while inputs are not whole".to_owned(),
         Rule::Adopt => "the present count, held after the start until evidence stands".to_owned(),
         Rule::Rollout => "the present count, held during the rollout".to_owned(),
+        Rule::Leaving => "the present count and what replaces those about to leave".to_owned(),
+        Rule::ByHand => "set by hand".to_owned(),
         Rule::Max => "the maximum".to_owned(),
         Rule::Min if spec.is_some_and(|spec| spec.min == 0) => "the minimum".to_owned(),
         Rule::Min => "warm minimum".to_owned(),

@@ -22,6 +22,8 @@ use crate::process::Process;
 pub(crate) const PORT: u16 = 8000;
 /// What the engines serve.
 pub(crate) const MODEL: &str = "test-model";
+/// What they can do.
+pub(crate) const PROFILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cluster/engine.yaml");
 /// The file that names the engines to a Prometheus.
 pub(crate) const TARGETS: &str = "targets.json";
 /// How often the pods are looked at.
@@ -87,6 +89,13 @@ impl Engines {
         Engines { running, watcher }
     }
 
+    /// Where the engines are, by the names of their pods.
+    pub(crate) fn addresses(&self) -> BTreeMap<String, SocketAddr> {
+        let running = lock(&self.running);
+        let serving = running.serving.iter();
+        serving.map(|(pod, (address, _))| (pod.clone(), *address)).collect()
+    }
+
     /// Sends a signal such as `STOP` to every engine.
     pub(crate) fn signal(&self, name: &str) {
         lock(&self.running).serving.values().for_each(|(_, process)| process.signal(name));
@@ -132,9 +141,8 @@ fn name_targets(ready: &BTreeMap<String, SocketAddr>, namespace: &str, path: &Pa
 }
 
 fn engine(address: SocketAddr, log: &Path) -> Process {
-    let profile = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cluster/engine.yaml");
     let mut command = Command::new(loadgen());
-    command.args(["engine", "--profile", profile, "--model", MODEL]);
+    command.args(["engine", "--profile", PROFILE, "--model", MODEL]);
     command.arg("--listen").arg(address.to_string());
     Process::start(&mut command, log)
 }

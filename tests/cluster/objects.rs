@@ -81,6 +81,17 @@ impl Target {
 }
 
 impl Target {
+    /// The same pods as a StatefulSet's.
+    pub(crate) fn as_stateful_set(&self) -> Value {
+        let mut set = self.object();
+        set["kind"] = json!("StatefulSet");
+        set["spec"]["serviceName"] = json!(NAME);
+        set["spec"].as_object_mut().unwrap().remove("strategy");
+        set["spec"]["selector"]["matchLabels"]["of"] = json!("set");
+        set["spec"]["template"]["metadata"]["labels"]["of"] = json!("set");
+        set
+    }
+
     /// A second Deployment of one replica of the same pods, as a canary without a controller has it.
     pub(crate) fn canary(&self) -> Value {
         let mut canary =
@@ -92,15 +103,21 @@ impl Target {
     }
 }
 
-/// KEDA's own Prometheus trigger on the engines' queue, everything else left to its defaults.
-pub(crate) fn queue_trigger(prometheus: &str, namespace: &str, min: u32, max: u32) -> Value {
+/// KEDA's own Prometheus trigger on the engines' queue, so many waiting a replica; everything else is left
+/// to its defaults.
+pub(crate) fn queue_trigger(
+    prometheus: &str,
+    namespace: &str,
+    threshold: &str,
+    (min, max): (u32, u32),
+) -> Value {
     let query = format!("sum(vllm:num_requests_waiting{{namespace=\"{namespace}\"}})");
     json!({
         "apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject", "metadata": {"name": NAME},
         "spec": {
             "scaleTargetRef": {"name": NAME}, "minReplicaCount": min, "maxReplicaCount": max,
             "triggers": [{"type": "prometheus", "metadata": {
-                "serverAddress": prometheus, "query": query, "threshold": "5"}}],
+                "serverAddress": prometheus, "query": query, "threshold": threshold}}],
         },
     })
 }

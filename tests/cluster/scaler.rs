@@ -24,6 +24,8 @@ pub(crate) struct Setup {
     pub(crate) dir: PathBuf,
     pub(crate) grpc: u16,
     pub(crate) http: u16,
+    /// Further flags.
+    pub(crate) flags: Vec<&'static str>,
 }
 
 /// A running scaler.
@@ -38,8 +40,8 @@ impl Setup {
     /// A setup with ports of its own.
     pub(crate) fn new(kubeconfig: PathBuf, namespace: &str, dir: &Path) -> Setup {
         let [grpc, http] = ports::free();
-        let setup =
-            Setup { kubeconfig, namespace: namespace.to_owned(), dir: dir.to_owned(), grpc, http };
+        let (namespace, dir) = (namespace.to_owned(), dir.to_owned());
+        let setup = Setup { kubeconfig, namespace, dir, grpc, http, flags: Vec::new() };
         setup.configure("");
         setup
     }
@@ -58,7 +60,7 @@ impl Setup {
     pub(crate) async fn start(&self) -> Scaler {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ghostscaler"));
         command.arg("serve").arg("--kubeconfig").arg(&self.kubeconfig);
-        command.args(["--namespace", &self.namespace, "--log-format", "json"]);
+        command.args(["--namespace", &self.namespace, "--log-format", "json"]).args(&self.flags);
         command.arg("--config").arg(self.dir.join("config.yaml"));
         command.arg("--state-dir").arg(self.dir.join("state"));
         command.arg("--decision-log").arg(self.dir.join("decisions.jsonl"));

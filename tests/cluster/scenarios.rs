@@ -4,10 +4,13 @@
 //! something must come, and exact where something must not.
 
 mod basics;
+mod dead_band;
 mod doctor;
 mod edits;
 mod faults;
 mod files;
+mod leaving;
+mod simulated;
 mod versus;
 mod zero;
 
@@ -54,6 +57,23 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     scenario!("dips", "1 to N to 1; a dip shorter than the hold moves nothing", basics::dips),
     scenario!("steps_of_one", "each step of one is taken at 10, 12 and 20", basics::steps_of_one),
     scenario!("dead_band", "without tolerance the HPA ignores 10 to 11", basics::dead_band),
+    scenario!(
+        "past_the_dead_band",
+        "at 10, 12 and 20 one fewer is ignored and one more that cannot wait is not",
+        dead_band::past
+    ),
+    scenario!("idle_first", "of three pods the idle one goes, the oldest", leaving::idle_first),
+    scenario!(
+        "node_notice",
+        "what is on a node that is told to go is replaced before",
+        leaving::node_notice,
+        breaks
+    ),
+    scenario!(
+        "as_simulated",
+        "a trace through the loop and through simulate: the same counts",
+        simulated::as_simulated
+    ),
     scenario!("pending", "pods without a GPU are no reason for more", basics::pending),
     scenario!("external", "external works as external-push does", basics::external),
     scenario!(
@@ -103,7 +123,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     ),
     scenario!(
         "side_by_side",
-        "half an hour of load, by the scaler and by KEDA's own Prometheus trigger",
+        "half an hour of load, by the scaler and by KEDA's own Prometheus trigger at two thresholds",
         versus::side_by_side,
         is_long
     ),

@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, resume_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -191,8 +191,19 @@ impl Scene {
     /// Sends requests at these rates, as the load generator writes them, looks until all are
     /// answered, and gives the report.
     pub(crate) async fn play_load(&mut self, rates: &str, duration: &str) -> Value {
-        let mut load = Load::by_chance(&self.gateway, rates, duration, &self.dir);
+        let load = Load::by_chance(&self.gateway, rates, duration, &self.dir);
         self.timeline.say(&format!("load {rates} for {duration}"));
+        self.look_on(load).await
+    }
+
+    /// Sends the requests of a trace and looks until all are answered.
+    pub(crate) async fn replay(&mut self, trace: &Path) {
+        let load = Load::of_trace(&self.gateway, trace, &self.dir);
+        self.timeline.say("the trace begins");
+        self.look_on(load).await;
+    }
+
+    async fn look_on(&mut self, mut load: Load) -> Value {
         while load.runs() {
             self.look().await;
             sleep(INTERVAL).await;

@@ -48,6 +48,8 @@ pub(crate) struct Timeline {
     text: String,
     /// Ready replicas at each look.
     ready: Vec<(Duration, u32)>,
+    /// Ordered ones at each look.
+    ordered: Vec<(Duration, u32)>,
     last: Option<Sample>,
     last_at: Instant,
     /// Replicas ordered, over time.
@@ -64,6 +66,7 @@ impl Timeline {
             started: now,
             text: String::new(),
             ready: Vec::new(),
+            ordered: Vec::new(),
             last: None,
             last_at: now,
             replica_seconds: 0.0,
@@ -87,6 +90,7 @@ impl Timeline {
             }
         }
         self.ready.extend(sample.ready.map(|ready| (self.at(), ready)));
+        self.ordered.extend(sample.spec.map(|spec| (self.at(), spec)));
         // Requests come and go all the time; that alone is no line.
         let differs = self.last.as_ref().is_none_or(|last| {
             (last.want, last.spec, last.ready, &last.health)
@@ -118,6 +122,11 @@ impl Timeline {
             BARS.get(usize::try_from(height).unwrap()).copied().unwrap()
         };
         (0..n_parts).map(|index| bar(ready(index))).collect()
+    }
+
+    /// Replicas ordered at each look from then on.
+    pub(crate) fn ordered_since(&self, from: Duration) -> impl Iterator<Item = (Duration, u32)> {
+        self.ordered.iter().copied().filter(move |(at, _)| *at >= from)
     }
 
     /// The most that were ever ready.

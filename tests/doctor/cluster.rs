@@ -26,13 +26,13 @@ async fn cluster() -> Api {
     let of = |kind: &str| documents.iter().find(|it| it["kind"] == kind).unwrap().clone();
     let mut target = of("Deployment");
     target["metadata"]["uid"] = json!("1");
-    target["spec"]["replicas"] = json!(2);
+    target["spec"]["replicas"] = json!(3);
     target["metadata"]["managedFields"] = json!([{"manager": "kube-controller-manager",
         "subresource": "scale", "fieldsV1": {"f:spec": {"f:replicas": {}}}}]);
     api.put(DEPLOYMENT, target);
     let scale = json!({"apiVersion": "autoscaling/v1", "kind": "Scale",
         "metadata": {"name": "llm", "namespace": "team-a"},
-        "spec": {"replicas": 2}, "status": {"replicas": 2, "selector": "app=llm"}});
+        "spec": {"replicas": 3}, "status": {"replicas": 3, "selector": "app=llm"}});
     api.put(&format!("{DEPLOYMENT}/scale"), scale);
     api.list(OBJECTS, &[of("ScaledObject")]);
     let hpa = json!({"metadata": {"name": "keda-hpa-llm", "namespace": "team-a",
@@ -272,6 +272,27 @@ async fn the_scalers_own_rights_are_asked_for_by_whoever_may() {
     api.forbid("/apis/authorization.k8s.io/v1/subjectaccessreviews");
     let (_, report) = examined(&api, &[]).await;
     assert!(unseen(&report).iter().any(|(id, _)| id == "missing-permission"));
+}
+
+#[tokio::test]
+async fn a_scaler_of_some_namespaces_needs_no_right_that_only_a_cluster_gives() {
+    let api = cluster().await;
+    api.deny("nodes");
+    let (_, report) = examined(&api, &[]).await;
+    assert_eq!(ids(&findings(&report)), ["missing-permission"], "it watches all namespaces");
+    let scaler = |namespace: &str| {
+        let container =
+            json!({"name": "ghostscaler", "args": ["serve", format!("--namespace={namespace}")]});
+        json!({"metadata": {"name": "ghostscaler", "namespace": "ghostscaler"},
+            "spec": {"template": {"spec": {"containers": [container]}}}})
+    };
+    let path = "/apis/apps/v1/namespaces/ghostscaler/deployments/ghostscaler";
+    api.put(path, scaler("team-a"));
+    let (_, report) = examined(&api, &[]).await;
+    assert_eq!(findings(&report), Vec::<Value>::new());
+    api.put(path, scaler("team-b"));
+    let (_, report) = examined(&api, &[]).await;
+    assert_eq!(ids(&findings(&report)), ["namespace-not-watched"]);
 }
 
 #[tokio::test]

@@ -149,6 +149,7 @@ impl Fleet {
             starting: count(Phase::Starting),
             terminating: count(Phase::Terminating),
             unschedulable: set.unschedulable.unwrap_or(0),
+            leaving: set.leaving.unwrap_or(0),
             ..Replicas::default()
         }
     }

@@ -11,7 +11,7 @@ use ghostscaler::decision::{
 use ghostscaler::inventory::{Counted, Kubernetes, Workload, WorkloadKey};
 use ghostscaler::observe::{Around, observe};
 use ghostscaler::schedule::WarmSchedule;
-use ghostscaler::trigger::{self, Context};
+use ghostscaler::trigger::{self, ByHand, Context};
 use jiff::Timestamp;
 use serde_saphyr::NonFiniteFloatPolicy;
 
@@ -44,6 +44,7 @@ pub(crate) fn replay(text: &str) -> Result<(), Fault> {
 struct Replay {
     spec: Spec,
     schedule: Option<WarmSchedule>,
+    by_hand: Option<ByHand>,
     state: State,
     workload: Workload,
     fleet: Fleet,
@@ -89,6 +90,7 @@ impl Replay {
         Ok(Replay {
             spec: policy.spec(&workload, context),
             schedule: policy.warm_schedule,
+            by_hand: policy.by_hand,
             state: State::default(),
             workload,
             fleet: Fleet::default(),
@@ -185,6 +187,7 @@ impl Replay {
             gpu,
             wake: Wake { source, requested_at: None },
             schedule_floor: schedule.map_or(0, |schedule| schedule.replicas_at(self.now, lead_ms)),
+            by_hand: self.by_hand.and_then(|by_hand| by_hand.replicas_at(self.now)),
         }
     }
 

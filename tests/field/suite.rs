@@ -17,7 +17,7 @@ use libtest_mimic::{Completion, Failed, Trial};
 pub(crate) type Fault = Box<dyn Error + Send + Sync>;
 
 /// Cases that are tested beside the part that they are about: file and test.
-pub(crate) const ELSEWHERE: [(&str, &str); 33] = [
+pub(crate) const ELSEWHERE: [(&str, &str); 35] = [
     ("src/explain/text/tests.rs", "f02_a_step_that_the_hpa_swallows"),
     ("tests/grpc/contract.rs", "f43_reconnecting_changes_no_answer"),
     ("src/source/engines/tests.rs", "f44_one_query_serves_all_namespaces_and_names"),
@@ -52,6 +52,10 @@ pub(crate) const ELSEWHERE: [(&str, &str); 33] = [
     ("src/doctor/tests/count.rs", "f42_another_owner_of_the_external_metrics_api_is_told"),
     ("src/doctor/tests/zero.rs", "f49_a_fallback_below_the_usual_count_is_told"),
     ("src/doctor/tests/chain.rs", "f73_a_default_vllm_cuts_running_answers_and_is_told"),
+    (
+        "src/cluster/deletion/tests.rs",
+        "f75_before_a_step_down_each_pod_costs_its_requests_so_that_the_idle_one_goes",
+    ),
     ("src/doctor/tests/chain.rs", "f74_the_shortest_of_the_times_to_stop_is_named"),
     ("src/doctor/tests/chain.rs", "f76_a_missing_pause_before_the_end_is_told"),
     ("src/doctor/tests/chain.rs", "f90_a_deadline_shorter_than_the_start_is_told"),
@@ -66,6 +70,10 @@ pub(crate) const ELSEWHERE: [(&str, &str); 33] = [
         "f111_new_certificates_are_used_without_dropping_connections_and_bad_ones_never",
     ),
     ("tests/prometheus.rs", "f112_hostile_names_find_exactly_their_own_series"),
+    (
+        "tests/manifests.rs",
+        "f28_the_example_waits_for_readiness_and_leaves_the_time_to_connect_alone",
+    ),
     ("tests/manifests.rs", "f113_the_role_has_what_the_cluster_part_needs_and_no_more"),
     (
         "src/source/scrape/tests.rs",
@@ -78,15 +86,11 @@ pub(crate) const ELSEWHERE: [(&str, &str); 33] = [
 ];
 
 /// Cases that cannot be decided yet, and what they wait for.
-pub(crate) const WAITING: [(&str, &str); 8] = [
-    ("f28_the_time_to_connect_is_not_the_time_to_retry", "the examples of request holders"),
+pub(crate) const WAITING: [(&str, &str); 4] = [
     ("f69_a_sweep_finds_the_knee", "the load generator's sweep"),
     ("f72_a_batch_counts_against_its_deadline", "a signal that tells classes of requests apart"),
-    ("f75_the_idle_pod_goes_first", "a right to write to pods"),
-    ("f79_what_is_about_to_leave_is_replaced_in_advance", "a decision that counts what will leave"),
     ("f98_a_cluster_that_is_silent_is_stale_and_not_empty", "a view over several clusters"),
     ("f100_services_on_one_base_are_told_to_merge", "fleet"),
-    ("f108_a_count_set_by_hand_holds_until_its_end", "an override with an end"),
 ];
 
 /// Every id of the themes A to D, F to H, J and K, of I those that one workload settles, and of the others

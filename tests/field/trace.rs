@@ -87,6 +87,8 @@ pub(crate) struct Set {
     pub(crate) replicas: Option<String>,
     /// Of those that start, the ones that the scheduler cannot place.
     pub(crate) unschedulable: Option<u32>,
+    /// Of the ready ones, those whose node is told to go.
+    pub(crate) leaving: Option<u32>,
     /// Pods, counted from 0, that are in another phase than their place says.
     pub(crate) pods: Option<BTreeMap<usize, Phase>>,
     /// Requests waiting and running in all.
@@ -117,6 +119,7 @@ impl Set {
         Set {
             replicas: new.replicas,
             unschedulable: new.unschedulable.or(standing.unschedulable),
+            leaving: new.leaving.or(standing.leaving),
             pods: new.pods,
             waiting: new.waiting.or(standing.waiting),
             running: new.running.or(standing.running),

@@ -57,6 +57,7 @@ fn a_ready_pod_has_its_times_address_and_labels() {
             node: None,
             start: None,
             group_size: 1,
+            is_ranked: false,
         }
     );
 }
@@ -248,4 +249,16 @@ fn the_node_and_the_claims_of_a_pod_are_read_from_spec_and_status() {
     assert_eq!(pod.node.as_deref(), Some("gpu-7"));
     let claims: Vec<&str> = pod.claims.iter().map(|claim| &**claim).collect();
     assert_eq!(claims, ["team-gpu", "llm-0-own-x7"]);
+}
+
+#[test]
+fn a_pod_of_a_replica_set_is_ranked_and_one_of_a_stateful_set_is_not() {
+    let ranked = |kind: &str, controller: bool| {
+        let owner = json!({"apiVersion": "apps/v1", "kind": kind, "name": "llm", "uid": "1",
+            "controller": controller});
+        pod(json!({"ownerReferences": [owner]}), json!({}), json!({})).unwrap().is_ranked
+    };
+    assert!(ranked("ReplicaSet", true));
+    assert!(!ranked("ReplicaSet", false), "somebody else controls it");
+    assert!(!ranked("StatefulSet", true));
 }

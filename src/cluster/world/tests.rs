@@ -1,5 +1,7 @@
 //! Steps of watches in, inventories out.
 
+mod nodes;
+
 use std::net::IpAddr;
 
 use super::*;
@@ -76,6 +78,7 @@ fn pod(name: &str, app: &str, phase: Phase, obstacle: Option<Obstacle>) -> Chang
         node: None,
         start: None,
         group_size: 1,
+        is_ranked: false,
     };
     Change::Pod(Step::Put(key(name), pod))
 }
@@ -456,54 +459,21 @@ fn claimed_devices_count_with_those_that_are_asked_for() {
 }
 
 #[test]
-fn the_room_is_what_nodes_that_take_pods_have_and_the_pods_on_them_ask_for() {
-    let node = |name: &str, gpus: u32| {
-        let node = serde_json::json!({"metadata": {"name": name}, "status": {
-            "conditions": [{"type": "Ready", "status": "True"}],
-            "allocatable": {"nvidia.com/gpu": gpus.to_string()}}});
-        let node = Node::from_object(&serde_json::from_value(node).unwrap()).unwrap();
-        Change::Node(Step::Put(("".into(), name.into()), node))
-    };
-    let room = |world: &mut World| {
-        let inventory = rebuild(world);
-        inventory.room.get("nvidia.com/gpu").map(|room| (room.allocatable, room.requested))
-    };
-    let mut world = listed();
-    apply(&mut world, node("a", 8));
-    apply(&mut world, node("b", 8));
-    apply(&mut world, Change::Node(Step::Done));
-    apply(&mut world, pod_with("placed", |pod| pod.node = Some("a".into())));
-    apply(&mut world, pod_with("pending", |_| {}));
-    assert_eq!(room(&mut world), Some((16, Some(2))));
-    // Cordoned: what is on it is neither room nor use of room.
-    apply(&mut world, Change::Node(Step::Remove(("".into(), "a".into()))));
-    assert_eq!(room(&mut world), Some((8, Some(0))));
-
-    let mut some = World::new(1);
-    for change in [
-        Change::ScaledObject(Step::Done),
-        Change::Deployment(Step::Done),
-        Change::StatefulSet(Step::Done),
-        Change::Pod(Step::Done),
-        node("a", 8),
-        Change::Node(Step::Done),
-    ] {
-        apply(&mut some, change);
-    }
-    assert_eq!(room(&mut some), Some((8, None)), "pods of other namespaces are not known");
-}
-
-#[test]
 fn f85_what_a_quota_refuses_will_not_come_soon() {
     let mut world = listed();
     apply(&mut world, scaled_object("llm"));
-    let refused = Target { is_refused: true, ..target(8, "app=llm") };
+    let refusal = Some("exceeded quota: team-a, limited: requests.nvidia.com/gpu=4".into());
+    let refused = Target { refusal, ..target(8, "app=llm") };
     apply(&mut world, Change::Deployment(Step::Put(key("llm"), refused)));
     for name in ["a", "b", "c", "d"] {
         apply(&mut world, pod(name, "llm", Phase::Ready, None));
     }
-    let replicas = workload(&rebuild(&mut world), "llm").replicas;
+    let inventory = rebuild(&mut world);
+    let workload = workload(&inventory, "llm");
+    let replicas = workload.replicas;
     assert_eq!((replicas.ready, replicas.starting, replicas.unschedulable), (4, 0, 4));
+    let refusal = workload.kubernetes.refusal.as_deref().unwrap();
+    assert!(refusal.starts_with("exceeded quota: team-a"), "{refusal}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Makes one count out of the votes: up at once, down by evidence, clamped last.
 //!
-//! Must not ask a rule twice or read the observation beyond the rollout and the schedule.
+//! Must not ask a rule twice or read the observation beyond the rollout, the schedule and what
+//! somebody has set by hand.
 
 use super::Said;
 use crate::decision::ghost::Surplus;
@@ -41,7 +42,7 @@ pub(super) fn compose(
     let surplus = state
         .ghost
         .surplus(&state.evidence, &said.level, &state.learned.band, supply)
-        .filter(|_| may_release);
+        .filter(|_| may_release && observation.by_hand.is_none());
     votes.push(state.ghost.vote(surplus.as_ref(), &state.evidence, supply));
     votes.extend(floor_votes.iter().filter(|vote| vote.reason != Reason::Silent));
     votes.extend(raising.iter().skip(4).filter(|vote| vote.reason != Reason::Silent));
@@ -62,12 +63,17 @@ pub(super) fn compose(
         want = 0;
     } else {
         // A running target never gets 0 for lack of data.
-        want = want.max(floor).max(supply.ordered.min(1));
+        want = want.max(floor).max(said.leaving_floor).max(supply.ordered.min(1));
     }
     if observation.replicas.rollout {
         want = want.max(supply.ordered);
     }
     holding_votes(state, observation, said, &mut votes);
+    if let Some(count) = observation.by_hand {
+        // At its end something has to be able to wake it.
+        want = if spec.has_wake_source { count } else { count.max(1) };
+        votes.push(Vote { rule: Rule::ByHand, want: Some(want), reason: Reason::ByHand });
+    }
     let clamped = spec.clamp(want);
     if clamped != want {
         let rule = if clamped < want { Rule::Max } else { Rule::Min };
@@ -119,6 +125,10 @@ fn holding_votes(state: &State, observation: &Observation, said: &Said, votes: &
     if observation.replicas.rollout {
         votes.push(Vote { rule: Rule::Rollout, want: ordered, reason: Reason::Rollout });
     }
+    if said.leaving_floor > 0 {
+        let reason = Reason::Leaving { replicas: observation.replicas.leaving };
+        votes.push(Vote { rule: Rule::Leaving, want: Some(said.leaving_floor), reason });
+    }
     if supply.hopeless > 0 {
         let reason = Reason::CapacityExhausted {
             unschedulable: observation.replicas.unschedulable,
@@ -128,14 +138,21 @@ fn holding_votes(state: &State, observation: &Observation, said: &Said, votes: &
     }
 }
 
-/// The rule that set the count: the last of those that clamp, else the first that raised to it,
+/// The rule that set the count: the first of those that have the last word, else the first that raised to it,
 /// else the one that keeps it.
 fn binding(votes: &[Vote], want: u32, raised: bool, released: bool) -> Rule {
     let voted = |rule: Rule| votes.iter().any(|v| v.rule == rule && v.want == Some(want));
-    let clamping = [Rule::Max, Rule::Min];
+    let clamping = [Rule::Max, Rule::Min, Rule::ByHand];
     let raising = [Rule::Demand, Rule::Queue, Rule::Kv, Rule::GpuCeiling, Rule::Wake];
-    let holding =
-        [Rule::Degraded, Rule::Rollout, Rule::Adopt, Rule::Demand, Rule::Zero, Rule::Warm];
+    let holding = [
+        Rule::Degraded,
+        Rule::Rollout,
+        Rule::Leaving,
+        Rule::Adopt,
+        Rule::Demand,
+        Rule::Zero,
+        Rule::Warm,
+    ];
     let first = |rules: &[Rule]| rules.iter().copied().find(|rule| voted(*rule));
     first(&clamping)
         .or_else(|| if raised { first(&raising) } else { None })

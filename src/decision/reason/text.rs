@@ -144,6 +144,10 @@ impl fmt::Display for Reason {
                 format_millis(*hold_ms)
             ),
             Reason::Rollout => f.write_str("rollout under way: never below the present count"),
+            Reason::Leaving { replicas } => {
+                write!(f, "{replicas} replica(s) on nodes that are told to go are ordered anew")
+            }
+            Reason::ByHand => f.write_str("the trigger's `override` is in force"),
             Reason::CapacityExhausted { unschedulable, crash_looping } => write!(
                 f,
                 "{unschedulable} replica(s) cannot be placed, {crash_looping} start again and \

@@ -89,25 +89,28 @@ fn observation() -> impl Strategy<Value = Observation> {
     let count = || prop_oneof![8 => 0_u32..12, 1 => Just(u32::MAX), 1 => Just(0)];
     let spec =
         prop_oneof![1 => Just(None), 8 => (0_u32..12).prop_map(Some), 1 => Just(Some(u32::MAX))];
-    let replicas = (spec, count(), count(), 0_u32..3, 0_u32..3, any::<bool>()).prop_map(
-        |(spec, ready, starting, unschedulable, crash_looping, rollout)| Replicas {
+    let replicas = (spec, count(), count(), 0_u32..3, 0_u32..3, count(), any::<bool>()).prop_map(
+        |(spec, ready, starting, unschedulable, crash_looping, leaving, rollout)| Replicas {
             spec,
             ready,
             starting,
             terminating: 0,
             unschedulable,
             crash_looping,
+            leaving,
             rollout,
         },
     );
     let engines = proptest::collection::vec(engine(), 0..6);
-    (replicas, engines, gpu(), wake(), count()).prop_map(
-        |(replicas, engines, gpu, wake, schedule_floor)| Observation {
+    let by_hand = proptest::option::weighted(0.1, count());
+    (replicas, engines, gpu(), wake(), count(), by_hand).prop_map(
+        |(replicas, engines, gpu, wake, schedule_floor, by_hand)| Observation {
             replicas,
             engines,
             gpu,
             wake,
             schedule_floor,
+            by_hand,
         },
     )
 }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::doctor::facts::{Facts, Missing};
 use crate::doctor::finding::{Finding, Fix, Patch};
-use crate::doctor::object::{list, name, namespace, own_trigger, title};
+use crate::doctor::object::{list, name, namespace, own_trigger, title, watched};
 
 /// The port at which the manifests' Service answers KEDA.
 const PORT: u64 = 9090;
@@ -95,6 +95,27 @@ pub(super) fn two_scalers(facts: &Facts) -> Result<Option<Finding>, Missing> {
                 "kubectl delete deployment,service -n {last} -l app.kubernetes.io/name=ghostscaler"
             ),
         ),
+    }))
+}
+
+pub(super) fn not_watched(facts: &Facts) -> Result<Option<Finding>, Missing> {
+    let object = &facts.object;
+    if own_trigger(object).is_none() {
+        return Ok(None);
+    }
+    let Some(scaler) = facts.scaler.as_ref()? else { return Ok(None) };
+    let (watched, own) = (watched(scaler), namespace(object));
+    if watched.is_empty() || watched.contains(&own) {
+        return Ok(None);
+    }
+    Ok(Some(Finding {
+        id: "namespace-not-watched",
+        what: format!("the scaler watches {}, and not {own}", watched.join(" and ")),
+        why: "it knows nothing of this ScaledObject and answers KEDA with an error: the count stays \
+              where it is",
+        fix: Fix::words(format!(
+            "add --namespace={own} to the scaler's arguments, and bind its role there"
+        )),
     }))
 }
 

@@ -1,5 +1,7 @@
 //! Who else writes the target's count, and whether the target can be scaled at all.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use crate::doctor::facts::{Facts, Missing};
@@ -167,6 +169,53 @@ pub(super) fn no_selector(facts: &Facts) -> Result<Option<Finding>, Missing> {
         why: "the HPA cannot tell which pods are meant and does nothing; the scaler finds no engine",
         fix,
     }))
+}
+
+pub(super) fn pods_differ(facts: &Facts) -> Result<Option<Finding>, Missing> {
+    let Some(scale) = facts.scale.as_ref()? else { return Ok(None) };
+    let Some(ordered) = integer(scale, "/spec/replicas") else { return Ok(None) };
+    let ends = |pod: &Value| {
+        let phase = text(pod, "/status/phase");
+        pod["metadata"].get("deletionTimestamp").is_some()
+            || matches!(phase, Some("Succeeded" | "Failed"))
+    };
+    let pods: Vec<&Value> = facts.pods.as_ref()?.iter().filter(|pod| !ends(pod)).collect();
+    let stand = i64::try_from(pods.len()).unwrap_or(i64::MAX);
+    // Two templates at a time: a rollout or a canary, whose pods come on top.
+    let templates: BTreeSet<&str> = pods.iter().filter_map(|pod| template_hash(pod)).collect();
+    if stand == ordered || templates.len() > 1 {
+        return Ok(None);
+    }
+    let controls = |owner: &&Value| owner["controller"] == true;
+    let owner = |pod: &&Value| {
+        let owner = list(pod, "/metadata/ownerReferences").iter().find(controls)?;
+        Some(format!("{}/{}", text(owner, "/kind")?, text(owner, "/name")?))
+    };
+    let owners: BTreeSet<String> = pods.iter().filter_map(owner).collect();
+    let owners: Vec<String> = owners.into_iter().take(3).collect();
+    let by = if owners.is_empty() { String::new() } else { format!(" of {}", owners.join(", ")) };
+    let (kind, target) = target_of(&facts.object);
+    let selector = text(scale, "/status/selector").unwrap_or_default();
+    Ok(Some(Finding {
+        id: "pods-differ",
+        what: format!("{kind}/{target} orders {ordered}, and there are {stand} pods{by}"),
+        why: "whoever has changed what the target makes holds GPUs that no decision gives back, or \
+              keeps away what was ordered",
+        fix: Fix::command(
+            "set what the target makes back to the target's count; the pods and their owners are",
+            format!(
+                "kubectl get pods -n {} -l '{selector}' -o \
+                 custom-columns=POD:.metadata.name,OWNER:.metadata.ownerReferences[*].name",
+                namespace(&facts.object)
+            ),
+        ),
+    }))
+}
+
+/// What tells the pods of one template from those of another.
+fn template_hash(pod: &Value) -> Option<&str> {
+    let labels = &pod["metadata"]["labels"];
+    ["pod-template-hash", "controller-revision-hash"].iter().find_map(|key| labels[key].as_str())
 }
 
 pub(super) fn pause_disputed(facts: &Facts) -> Result<Option<Finding>, Missing> {

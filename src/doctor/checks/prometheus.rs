@@ -1,6 +1,8 @@
 //! What Prometheus has of the engines and of what wakes them: nothing, something by another name, or
 //! something with another label.
 
+use std::collections::BTreeSet;
+
 use serde_json::json;
 
 use crate::doctor::facts::{Facts, Labels, Missing, Said, Selected};
@@ -252,6 +254,60 @@ pub(super) fn wake_unmatched(facts: &Facts) -> Result<Option<Finding>, Missing> 
         why,
         fix,
     }))
+}
+
+pub(super) fn unserved_model(facts: &Facts) -> Result<Option<Finding>, Missing> {
+    let object = &facts.object;
+    let Some(own) = own_trigger(object).filter(|own| own.has("wakeSource")) else {
+        return Ok(None);
+    };
+    let Some(model) = own.metadata("modelName") else { return Ok(None) };
+    let Ok(said) = &facts.prometheus.as_ref()?.said else {
+        return Err(Missing::because("Prometheus cannot be read"));
+    };
+    let mut named = BTreeSet::new();
+    for selected in said.wake.iter().flat_map(|wake| &wake.selectors) {
+        named.extend(models_beside(selected, model, namespace(object)));
+    }
+    for engine in &said.engines {
+        named.retain(|name| engine.get("model_name").map(String::as_str) != Some(name));
+    }
+    if named.is_empty() {
+        return Ok(None);
+    }
+    for other in facts.other_objects.as_ref()? {
+        let served = own_trigger(other).and_then(|trigger| trigger.metadata("modelName"));
+        named.retain(|name| Some(*name) != served);
+    }
+    if named.is_empty() {
+        return Ok(None);
+    }
+    let names: Vec<String> = named.iter().take(3).map(|name| format!("{name:?}")).collect();
+    Ok(Some(Finding {
+        id: "unserved-model",
+        what: format!(
+            "the gateway counts requests for {}, and no ScaledObject here has that modelName",
+            names.join(", ")
+        ),
+        why: "a model under another name at the gateway than in its trigger is woken by nobody: its \
+              requests wait or fail",
+        fix: Fix::words(
+            "give the ScaledObject that serves it this modelName, as the gateway writes it; of a \
+             model that nobody should ask for take the route out",
+        ),
+    }))
+}
+
+/// The other models that the gateway's series of this namespace name, in the label in which `model` is
+/// looked for. A query that is not bound to the namespace finds others' models too: then none.
+fn models_beside<'a>(selected: &'a Selected, model: &str, namespace: &str) -> Vec<&'a str> {
+    let label_of = |value: &str| selected.wants.iter().find(|want| want.1 == value);
+    let (Some((by_model, _)), Some(home)) = (label_of(model), label_of(namespace)) else {
+        return Vec::new();
+    };
+    let here = selected.found.iter().filter(|series| series.get(home.0) == Some(home.1));
+    let names = here.filter_map(|series| series.get(by_model)).map(String::as_str);
+    names.filter(|name| !name.is_empty() && *name != model).collect()
 }
 
 fn metric(labels: &Labels) -> Option<&str> {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::sound::{hpa, put, scaler, sound, with, with_target, yaml};
+use super::sound::{hpa, pod, put, scaler, sound, with, with_target, yaml};
 use super::{Played, cured, in_order, only, patched, played, says};
 use crate::cluster::survey::Keda;
 use crate::doctor::{Facts, Lack, Rights};
@@ -76,6 +76,52 @@ fn f107_two_installations_are_told() {
         facts.scaler_services.as_mut().unwrap().pop();
     });
     says(&finding, &["ghostscaler and test"]);
+}
+
+#[test]
+fn a_namespace_that_the_scaler_does_not_watch_is_told() {
+    let watching = |args: &[&str]| Facts { scaler: Ok(Some(scaler(args))), ..sound() };
+    let finding = played(
+        "namespace-not-watched",
+        &watching(&["serve", "--namespace=team-b,team-c"]),
+        |fix, facts| {
+            assert!(fix.text.contains("--namespace=team-a"), "{}", fix.text);
+            let args = ["serve", "--namespace=team-b,team-c", "--namespace=team-a"];
+            facts.scaler = Ok(Some(scaler(&args)));
+        },
+    );
+    says(&finding, &["watches team-b and team-c, and not team-a"]);
+    in_order(&watching(&["serve", "--namespace", "team-a"]));
+}
+
+#[test]
+fn f106_pods_beyond_the_order_are_told_with_who_made_them() {
+    let mut broken = sound();
+    let pods = broken.pods.as_mut().unwrap();
+    pods.push(pod(3));
+    let finding = played("pods-differ", &broken, |fix, facts| {
+        let command = fix.command.as_deref().unwrap();
+        assert!(command.starts_with("kubectl get pods -n team-a -l 'app=llm'"), "{command}");
+        facts.pods.as_mut().unwrap().pop();
+    });
+    says(&finding, &["Deployment/llm orders 3, and there are 4 pods of ReplicaSet/llm-7d9"]);
+    let mut missing = sound();
+    missing.pods.as_mut().unwrap().pop();
+    says(&only("pods-differ", &missing), &["orders 3, and there are 2 pods"]);
+}
+
+#[test]
+fn f106_pods_that_end_and_those_of_a_rollout_are_no_drift() {
+    let with_one_more = |pointer: &str, value: Value| {
+        let mut facts = sound();
+        let mut more = pod(3);
+        put(&mut more, pointer, value);
+        facts.pods.as_mut().unwrap().push(more);
+        facts
+    };
+    in_order(&with_one_more("/metadata/deletionTimestamp", json!("2026-03-02T12:00:00Z")));
+    in_order(&with_one_more("/status/phase", json!("Failed")));
+    in_order(&with_one_more("/metadata/labels/pod-template-hash", json!("5c4")));
 }
 
 #[test]

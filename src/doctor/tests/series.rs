@@ -28,7 +28,7 @@ fn f16_a_prometheus_that_refuses_is_told_in_words() {
         says(finding, &["http://p:9090: ", seen]);
         assert!(finding.fix.text.contains(remedy), "{}", finding.fix.text);
         // What depends on its answers is not taken for fine.
-        assert_eq!(found.not_looked_at.len(), 5);
+        assert_eq!(found.not_looked_at.len(), 6);
         let mut after = broken;
         CURE(&finding.fix, &mut after);
         in_order(&after);
@@ -127,4 +127,31 @@ fn f16_a_wake_query_about_what_is_not_there_is_told() {
     wake.selectors[0].found.clear();
     let finding = played("wake-query-unmatched", &with_said(said), CURE);
     says(&finding, &["there is no series queue_size"]);
+}
+
+#[test]
+fn f97_a_model_that_the_gateway_names_and_nobody_serves_is_told() {
+    let series = |model: &str, home: &str| labels(&[("model", model), ("ns", home)]);
+    let with = |found: &[(&str, &str)]| {
+        let mut said = said();
+        let wants = series("m1", "team-a");
+        let found = found.iter().map(|(model, home)| series(model, home)).collect();
+        let metric = "queue_size".to_owned();
+        said.wake.as_mut().unwrap().selectors = vec![Selected { metric, wants, found }];
+        with_said(said)
+    };
+    let broken = with(&[("m1", "team-a"), ("m2", "team-a"), ("theirs", "team-b")]);
+    let mut other = sound().object;
+    other["metadata"]["name"] = json!("other");
+    other["spec"]["scaleTargetRef"]["name"] = json!("other");
+    other["spec"]["triggers"][0]["metadata"]["modelName"] = json!("m2");
+    let finding = super::only("unserved-model", &broken);
+    says(&finding, &["requests for \"m2\","]);
+    // Once its ScaledObject is there, or its engine, it is served.
+    in_order(&Facts { other_objects: Ok(vec![other]), ..broken.clone() });
+    let mut served = broken;
+    let said = served.prometheus.as_mut().unwrap().said.as_mut().unwrap();
+    said.engines.push(labels(&[("__name__", "vllm:num_requests_running"), ("model_name", "m2")]));
+    in_order(&served);
+    in_order(&with(&[("m1", "team-a"), ("theirs", "team-b")]));
 }

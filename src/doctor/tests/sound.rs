@@ -138,6 +138,13 @@ pub(super) fn said() -> Said {
     Said { engines: engine(), wake: Some(wake) }
 }
 
+/// One of the target's pods.
+pub(super) fn pod(index: u32) -> Value {
+    let owner = json!({"kind": "ReplicaSet", "name": "llm-7d9", "controller": true});
+    json!({"metadata": {"name": format!("llm-7d9-{index}"), "ownerReferences": [owner],
+        "labels": {"app": "llm", "pod-template-hash": "7d9"}}, "status": {"phase": "Running"}})
+}
+
 /// Facts with this said by Prometheus.
 pub(super) fn with_said(said: Said) -> Facts {
     let url = "http://prometheus:9090".to_owned();
@@ -154,7 +161,7 @@ pub(super) fn sound() -> Facts {
         hpa: Ok(Some(hpa())),
         other_hpas: Ok(Vec::new()),
         other_objects: Ok(Vec::new()),
-        pods: Ok(Vec::new()),
+        pods: Ok((0..3).map(pod).collect()),
         service: Ok(Some(service.clone())),
         scaler: Ok(Some(scaler(&["serve"]))),
         scaler_services: Ok(vec![service]),

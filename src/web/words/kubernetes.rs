@@ -97,6 +97,14 @@ pub fn cluster(workload: &Workload, inventory: &Inventory, answered: Option<u32>
         .map(|(name, count)| devices(name, *count, inventory.room.get(name)))
         .collect();
     sentences.extend(pauses(kubernetes, workload.paused));
+    if let Some(refusal) = &kubernetes.refusal {
+        let replicas = workload.replicas;
+        sentences.push(format!(
+            "{} of the {} ordered are refused by the API server: {refusal}",
+            replicas.unschedulable,
+            replicas.spec.unwrap_or(0)
+        ));
+    }
     for rival in &kubernetes.rivals {
         sentences.push(format!(
             "{rival} scales the same target: two autoscalers fight, so delete one of them"
@@ -269,11 +277,14 @@ mod tests {
         kubernetes.pauses = Pauses { scale_in: true, scale_out: true, is_disputed: true };
         kubernetes.rivals = vec!["HorizontalPodAutoscaler/by-hand".to_owned()];
         kubernetes.writer = Some("argocd-controller".into());
+        kubernetes.refusal = Some("exceeded quota: team-a".into());
+        workload.replicas.unschedulable = 2;
         let all = said(&workload, 5);
         for part in [
             "paused-scale-in: nothing goes down",
             "paused-scale-out: nothing goes up",
             "set and remove the annotation",
+            "2 of the 3 ordered are refused by the API server: exceeded quota: team-a",
             "HorizontalPodAutoscaler/by-hand scales the same target",
             "argocd-controller has set the target's replicas",
         ] {

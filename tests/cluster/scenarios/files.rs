@@ -11,8 +11,12 @@ use crate::scene::Scene;
 pub(crate) async fn manifests(scene: &mut Scene) {
     let kubectl = scene.kubectl();
     let strict = ["--dry-run=server", "--validate=strict"];
-    for folder in ["manifests", "manifests/overlays/prometheus-operator", "manifests/overlays/tls"]
-    {
+    for folder in [
+        "manifests",
+        "manifests/overlays/prometheus-operator",
+        "manifests/overlays/tls",
+        "manifests/overlays/idle-pods-first",
+    ] {
         kubectl.run(&[&["apply", "-k", folder][..], &strict].concat());
         scene.timeline.say(folder);
     }
@@ -36,8 +40,20 @@ pub(crate) async fn generate(scene: &mut Scene) {
     let group = fs::read_to_string("manifests/examples/leaderworkerset.yaml").unwrap();
     let group = group.split("---").next().unwrap().replace("team-a", &namespace);
     scene.kubectl().try_run_with(&["apply", "-f", "-"], &group).unwrap();
+    scene.apply(&Target::new(1).as_stateful_set());
+    for engine in ["vllm", "sglang"] {
+        let example = fs::read_to_string(format!("manifests/examples/{engine}.yaml")).unwrap();
+        let deployment = example.split("---").next().unwrap().replace("team-a", &namespace);
+        let own = deployment.replace("name: llm,", &format!("name: {engine},"));
+        let own = own.replace("app: llm", &format!("app: {engine}"));
+        scene.kubectl().try_run_with(&["apply", "-f", "-"], &own).unwrap();
+    }
     for (words, warned) in [
         (&["deployment/llm"][..], ""),
+        (&["deployment/vllm"], ""),
+        (&["deployment/sglang"], ""),
+        (&["statefulset/llm"], ""),
+        (&["sts/llm", "--metadata", "override=replicas=2; until=2126-01-01T00:00:00Z"], ""),
         (&["deploy/llm", "--max", "40", "--metadata", "sloTtft=1s"], ""),
         (&["deployments.apps/llm", "--min", "0"], "zero is never reached"),
         (&["deployment/llm", "--max", "70"], "needs 70 GPUs"),
