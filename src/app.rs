@@ -37,7 +37,13 @@ pub fn run(args: Args) -> ExitCode {
 
 fn dispatch(args: Args, out: &mut Output<Stdout>) -> anyhow::Result<u8> {
     match args.command {
-        Command::Serve(args) => runtime()?.block_on(serve::serve(*args)).map(|()| 0),
+        Command::Serve(args) => {
+            let runtime = runtime()?;
+            let served = runtime.block_on(serve::serve(*args));
+            // What still reads a file or a name by then is not waited for.
+            runtime.shutdown_background();
+            served.map(|()| 0)
+        }
         Command::Demo(args) => {
             let runtime = runtime()?;
             let told = runtime.block_on(demo::run(&args, out));

@@ -1,7 +1,8 @@
 //! `serve`: from flags and a file to a running scaler, and to its end.
 //!
-//! The order of the end: not ready, streams end with OK, listeners close, ticks stop, state and log
-//! are written.
+//! The order of the end: not ready; after the drain delay streams end with OK, listeners close and
+//! ticks stop; then state and log are written, whatever connections are still open; these get the
+//! rest of the grace.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -59,7 +60,9 @@ pub(super) async fn serve(args: args::Serve) -> anyhow::Result<()> {
     let parts = parts(&args, &config, state_dir.as_ref(), log, metrics, clock)?;
     let mut tasks = JoinSet::new();
     let in_cluster = inventory(&args, &config, &parts, &stop, &mut tasks).await?;
-    answer(&args, grpc_listener, http_listener, &parts, &stop, &mut tasks)?;
+    let ticks_ended = CancellationToken::new();
+    let listeners = (grpc_listener, http_listener);
+    answer(&args, listeners, &parts, &stop, &ticks_ended, &mut tasks)?;
     if let Some(path) = args.config.clone() {
         let reloads = Reloads::listen().context("SIGHUP cannot be heard")?;
         let parts = Arc::clone(&parts);
@@ -77,13 +80,16 @@ pub(super) async fn serve(args: args::Serve) -> anyhow::Result<()> {
     let told_to_end = stop.is_cancelled();
     stop.cancel();
     let end = async {
-        while tasks.join_next().await.is_some() {}
-        if let Some(dir) = &state_dir {
-            save(dir, &parts);
+        ticks_ended.cancelled().await;
+        if let Some(dir) = state_dir.clone() {
+            let parts = Arc::clone(&parts);
+            // A panic while saving is told like any other, and ends nothing else.
+            drop(tokio::task::spawn_blocking(move || save(&dir, &parts)).await);
         }
         if let Some(writer) = log_writer {
             writer.finish().await;
         }
+        while tasks.join_next().await.is_some() {}
     };
     let grace = Duration::from_millis(args.drain_delay.saturating_add(args.shutdown_grace));
     match timeout(grace + LAST_WORDS, end).await {
@@ -198,10 +204,10 @@ async fn inventory(
 /// Starts everything that answers or ticks.
 fn answer(
     args: &args::Serve,
-    grpc_listener: TcpListener,
-    http_listener: TcpListener,
+    (grpc_listener, http_listener): (TcpListener, TcpListener),
     parts: &Arc<Parts>,
     stop: &CancellationToken,
+    ticks_ended: &CancellationToken,
     tasks: &mut JoinSet<()>,
 ) -> anyhow::Result<()> {
     let rpc_metrics = RpcMetrics::default();
@@ -231,16 +237,30 @@ fn answer(
     let http_listener = tokio::net::TcpListener::from_std(http_listener)?;
     info!(grpc = %grpc.address, http = %http_address, "serving");
     tasks.spawn(web::serve(http_listener, router, stop.clone()));
-    // Answers go on while they drain, so the ticks behind them end only after the service.
-    let ticks_end = CancellationToken::new();
-    tasks.spawn(tick::run(Arc::clone(parts), health.pulse("tick"), ticks_end.clone()));
+    let (ticks_end, ticks_ended) = (CancellationToken::new(), ticks_ended.clone().drop_guard());
+    let ticks = tick::run(Arc::clone(parts), health.pulse("tick"), ticks_end.clone());
+    tasks.spawn(async move {
+        ticks.await;
+        drop(ticks_ended);
+    });
     let ready = get_ready(parts.registry.clone(), health, grpc.readiness.clone(), stop.clone());
     tasks.spawn(ready);
+    let (stopping, drain_delay) = (stop.clone(), Duration::from_millis(args.drain_delay));
     tasks.spawn(async move {
-        if let Err(error) = grpc.finished().await {
-            tracing::error!(error = %ErrorChain(&error), "the gRPC service has failed");
-        }
-        ticks_end.cancel();
+        let finished = async {
+            if let Err(error) = grpc.finished().await {
+                tracing::error!(error = %ErrorChain(&error), "the gRPC service has failed");
+            }
+            ticks_end.cancel();
+        };
+        // Answers go on through the drain delay, and the decisions behind them. After it nobody is
+        // told a new one.
+        let drained = async {
+            stopping.cancelled().await;
+            sleep(drain_delay).await;
+            ticks_end.cancel();
+        };
+        tokio::join!(finished, ticks_end.run_until_cancelled(drained));
     });
     Ok(())
 }

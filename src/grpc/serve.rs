@@ -30,7 +30,7 @@ const WORKERS: usize = 2;
 /// Connections at once. A further one is served all the same, in the place of the one that has asked
 /// for nothing for longest: KEDA asks every few seconds over one or two, the probes over one each.
 /// With the other caps of the process this stays within the customary 1,024 descriptors.
-pub const MAX_CONNECTIONS: usize = 256;
+const MAX_CONNECTIONS: usize = 256;
 
 /// What every HTTP/2 client says first.
 const PREFACE_BYTES: usize = 24;

@@ -328,7 +328,7 @@ mod tests {
         let reader = Reader::start(source.unwrap(), Metrics::default(), clock);
         let (hangs, answers) = (tracker("hangs", 0, clock), tracker("answers", 0, clock));
         let read_at = |tracker: &Arc<Tracker>| {
-            drop(reader.reading(tracker, &Arc::default(), clock.now()));
+            reader.reading(tracker, &Arc::default(), clock.now());
             lock(&reader.shared.followers)[&tracker.key].read_at
         };
         let first = read_at(&answers);
