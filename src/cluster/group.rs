@@ -156,4 +156,19 @@ mod tests {
         let alone = Pod { labels: Arc::default(), ..pod("a", 3, Phase::Ready) };
         assert_eq!(replicas(std::slice::from_ref(&alone)), [alone]);
     }
+
+    #[test]
+    fn a_group_stands_on_the_nodes_of_all_its_pods() {
+        let on = |pod: Pod, node: &str| Pod { node: Some(node.into()), ..pod };
+        let leader = on(pod("a", 0, Phase::Ready), "first");
+        let worker = on(pod("a", 1, Phase::Ready), "second");
+        let other = on(pod("b", 0, Phase::Ready), "third");
+        let groups = Groups::among([&leader, &worker, &other].into_iter());
+        let mut nodes: Vec<&str> = groups.nodes(&leader).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        assert_eq!(nodes, ["first", "second"]);
+        let alone = on(Pod { labels: Arc::default(), ..pod("a", 3, Phase::Ready) }, "fourth");
+        assert_eq!(groups.nodes(&alone).collect::<Vec<_>>(), ["fourth"]);
+    }
 }

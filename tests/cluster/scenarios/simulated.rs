@@ -1,6 +1,8 @@
 //! One trace through `simulate` and through the real loop: the counts have to be the same.
 //!
-//! Must give both the same requests, engine, bounds and hold; everything else is what each has.
+//! Must give both the same requests, engine, bounds and policy; everything else is what each has. The policy
+//! has a target in flight, so that the count follows the load: while the engine's price is still learned it
+//! hangs on when chance makes a queue, and then two runs of the same loop differ too.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -28,10 +30,12 @@ use crate::scene::Scene;
 const RATES: &str = "1-6@5m,6@2m,6-1@4m,1@3m";
 const MAX: u32 = 10;
 const HOLD_MS: u64 = 60_000;
+/// Requests in flight a replica, half of what an engine of the tests runs at once.
+const IN_FLIGHT: f64 = 2.0;
 /// From an order to the first request at the new pod, of which the stand-in kubelet's wait is most: then
 /// the scheduler, a start of the engine's process and the gateway's look.
 const COLD_START: &str = "20s";
-const COLD_START_S: f64 = 21.0;
+const COLD_START_S: f64 = 20.5;
 /// Counts may differ by this for all of the time, and by more for a twentieth of it: the HPA looks every
 /// 15 s, each at its own moments.
 const NEAR: u32 = 1;
@@ -44,6 +48,7 @@ pub(crate) async fn as_simulated(scene: &mut Scene) {
     let simulated = simulate(&trace);
     let first = simulated.first().unwrap().ordered;
     let scaled = scene.scaled(1, MAX).with("ghostHold", "60s");
+    let scaled = scaled.with("targetInFlight", &IN_FLIGHT.to_string());
     scene.begin(&Target::new(first).cold_start(COLD_START), &scaled).await;
     let began = scene.timeline.at();
     scene.replay(&trace).await;
@@ -78,7 +83,12 @@ fn simulate(trace: &Path) -> Vec<Point> {
     };
     let source = Source { origin, scale: 1.0, warmup_s: 0.0, cached: None };
     let workload = source.read(profile.limits.max_model_tokens, 1).unwrap();
-    let spec = Spec { max: MAX, ghost_hold_ms: Some(HOLD_MS), ..Spec::default() };
+    let spec = Spec {
+        max: MAX,
+        ghost_hold_ms: Some(HOLD_MS),
+        target_in_flight: Some(IN_FLIGHT),
+        ..Spec::default()
+    };
     let setup = Setup {
         profile: &profile,
         workload: &workload,
