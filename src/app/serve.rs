@@ -30,7 +30,7 @@ use crate::metrics::{Metrics, Page};
 use crate::registry::{Limits, Registry};
 use crate::shutdown::{self, Reloads};
 use crate::source::scrape::{self, Scraper};
-use crate::statedir::{SAVE_INTERVAL_MS, StateDir};
+use crate::statedir::{self, StateDir};
 use crate::telemetry::{self, ErrorChain};
 use crate::tick::{self, Parts, States, Upstreams};
 use crate::web::{self, Access, Api, WakeRequests};
@@ -275,11 +275,11 @@ async fn get_ready(
 }
 
 async fn save_states(dir: StateDir, parts: Arc<Parts>, stop: CancellationToken) {
-    loop {
+    for wait_ms in statedir::save_intervals_ms() {
         tokio::select! {
             // The last save is made when the ticks have ended.
             () = stop.cancelled() => return,
-            () = sleep(Duration::from_millis(SAVE_INTERVAL_MS)) => {}
+            () = sleep(Duration::from_millis(wait_ms)) => {}
         }
         let (dir, parts) = (dir.clone(), Arc::clone(&parts));
         // A panic while saving must not end the scaler; the next save tries again.
