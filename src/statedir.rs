@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::decision::{Moment, State};
+use crate::files;
 use crate::inventory::WorkloadKey;
 use crate::registry::TrackerKey;
 
@@ -156,7 +157,7 @@ impl StateDir {
     #[must_use]
     pub fn restore(&self) -> Restored {
         let path = self.dir.join(FILE);
-        let file = match File::open(&path) {
+        let file = match files::open(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Restored::default(),
             Err(error) => return self.set_aside(Damage::Unreadable(error.kind())),

@@ -55,11 +55,13 @@ pub(super) async fn serve(args: args::Serve) -> anyhow::Result<()> {
     let clock = Clock::start();
     let state_dir = args.state_dir.as_deref().map(StateDir::open).transpose()?;
     let metrics = Metrics::default();
+    let access = Access::new(args.api_token_file.clone());
+    access.check_file()?;
     let (log, log_writer) = open_log(&args, &metrics)?;
     let parts = parts(&args, &config, state_dir.as_ref(), log, metrics, clock)?;
     let mut tasks = JoinSet::new();
     let in_cluster = inventory(&args, &config, &parts, &stop, &mut tasks).await?;
-    answer(&args, grpc_listener, http_listener, &parts, &stop, &mut tasks)?;
+    answer(&args, access, grpc_listener, http_listener, &parts, &stop, &mut tasks)?;
     if let Some(path) = args.config.clone() {
         let reloads = Reloads::listen().context("SIGHUP cannot be heard")?;
         let parts = Arc::clone(&parts);
@@ -164,6 +166,9 @@ async fn inventory(
 ) -> anyhow::Result<bool> {
     let in_pod = args.kubernetes_service_host.is_some() && Path::new(SERVICE_ACCOUNT).exists();
     if args.kubeconfig.is_none() && !in_pod {
+        if !args.namespaces.is_empty() {
+            bail!("--namespace goes with a cluster: give --kubeconfig, or run it in one");
+        }
         let dated = config.inventory.dated(&Inventory::default(), parts.clock.now());
         parts.registry.set_inventory(Arc::new(dated));
         return Ok(false);
@@ -198,6 +203,7 @@ async fn inventory(
 /// Starts everything that answers or ticks.
 fn answer(
     args: &args::Serve,
+    access: Access,
     grpc_listener: TcpListener,
     http_listener: TcpListener,
     parts: &Arc<Parts>,
@@ -224,7 +230,7 @@ fn answer(
         wakes: parts.wakes.clone(),
         health: health.clone(),
         metrics: page,
-        access: Access::new(args.api_token_file.clone()),
+        access,
     });
     http_listener.set_nonblocking(true)?;
     let http_address = http_listener.local_addr()?;
