@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::time::Duration;
 
-use super::server::{Server, stream};
+use super::server::{Act, Server, stream};
 use super::{at, loadgen, report};
 
 fn quick() -> Server {
@@ -152,10 +152,16 @@ fn a_seed_settles_every_request_however_many_threads_send_them() {
 
 #[test]
 fn classes_have_their_own_lengths_models_and_promises() {
-    let server = quick();
+    let server = Server::start(|asked| {
+        let mut acts = stream(asked, 2, Duration::ZERO);
+        if asked.body["model"] == "other" {
+            acts.insert(0, Act::Wait(Duration::from_millis(50)));
+        }
+        acts
+    });
     let flags = "--rate 100 --duration 2s --any-model \
                  --class chat,weight=3,input=10,slo-ttft=30s \
-                 --class batch,input=200,model=other,slo-ttft=0";
+                 --class batch,input=200,model=other,slo-ttft=25ms";
     let report = report(&server.url(), flags);
     let classes = report["classes"].as_array().unwrap();
     assert_eq!(
