@@ -103,7 +103,7 @@ pub struct Serve {
     pub kubeconfig: Option<PathBuf>,
 
     /// Watch only this namespace; may be repeated [default: all].
-    #[arg(long = "namespace", value_name = "NS", value_delimiter = ',')]
+    #[arg(long = "namespace", value_name = "NS", value_delimiter = ',', value_parser = config::kubernetes_name)]
     pub namespaces: Vec<String>,
 
     /// Before a step down, write to each pod of a ReplicaSet what it has to do, so that the idle ones
@@ -120,8 +120,9 @@ pub struct Serve {
     #[arg(long, value_name = "FILE")]
     pub decision_log: Option<PathBuf>,
 
-    /// Size at which the decision log is rotated; one old file is kept.
-    #[arg(long, value_name = "BYTES", default_value_t = 64 * 1024 * 1024)]
+    /// Size at which the decision log is rotated, from 64 KiB; one old file is kept.
+    #[arg(long, value_name = "BYTES", default_value_t = 64 * 1024 * 1024,
+        value_parser = clap::value_parser!(u64).range(65_536..), requires = "decision_log")]
     pub decision_log_bytes: u64,
 
     /// A file with the token that API writes (and reads from other hosts) need; without it the API
@@ -145,12 +146,13 @@ pub struct Serve {
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = scrape_timeout)]
     pub scrape_timeout: u64,
 
-    /// How long to go on answering after SIGTERM, so that KEDA can move to another replica.
-    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = millis)]
+    /// How long to go on answering after SIGTERM, so that KEDA can move to another replica;
+    /// an hour at most.
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = until_the_end)]
     pub drain_delay: u64,
 
-    /// How long the end may take after that.
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = millis)]
+    /// How long the end may take after that, an hour at most.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = until_the_end)]
     pub shutdown_grace: u64,
 
     /// How to log to standard error.
@@ -172,10 +174,11 @@ fn listen_address(text: &str) -> Result<SocketAddr, config::Error> {
 
 fn scrape_timeout(text: &str) -> Result<u64, &'static str> {
     // Above the slowest tick a hung engine would set the pace.
-    let in_range = millis(text).ok().filter(|millis| (100..=15_000).contains(millis));
+    let in_range = duration::parse_millis(text).ok().filter(|ms| (100..=15_000).contains(ms));
     in_range.ok_or("expected a duration from 100ms to 15s")
 }
 
-fn millis(text: &str) -> Result<u64, duration::Error> {
-    duration::parse_millis(text)
+fn until_the_end(text: &str) -> Result<u64, &'static str> {
+    let in_range = duration::parse_millis(text).ok().filter(|ms| *ms <= 3_600_000);
+    in_range.ok_or("expected a duration of an hour at most")
 }

@@ -33,10 +33,11 @@ use loadgen::engine::{Lean, ProfileError};
 
 use crate::clock::Clock;
 use crate::decision::Moment;
+use crate::files;
 use crate::simulate;
 use crate::simulate::progress::Progress;
-use crate::source;
 use crate::source::prometheus::PrometheusClient;
+use crate::source::{self, FileRole};
 pub use args::{Args, Output};
 use cache::Cache;
 use demand::{Demand, Known};
@@ -199,6 +200,11 @@ pub async fn run(args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     // A wrong name is told before anything is read.
     simulate::Catalog::new().select(&args.policy)?;
     let given = args.profile.as_deref().map(Model::given).transpose()?;
+    if let Some(path) = &args.report {
+        // Told before the work rather than after it.
+        files::check_writable(path)
+            .map_err(|source| Error::Report { path: path.clone(), source })?;
+    }
     let progress = Progress::start();
     let history = fetch(args, &span, now, &progress).await;
     progress.end();
@@ -257,9 +263,9 @@ fn hint(error: &source::Error) -> &'static str {
         | source::Error::NoTurn { .. }
         | source::Error::Incomplete { .. }
         | source::Error::TooLarge { .. } => "a longer --timeout, step or a shorter span may help",
-        source::Error::Config(_) | source::Error::BadAddress | source::Error::File { .. } => {
-            "a flag is wrong"
-        }
+        source::Error::File { what: FileRole::Token, .. } => "check --bearer-token-file",
+        source::Error::File { what: FileRole::Ca, .. } => "check --ca-file",
+        source::Error::Config(_) | source::Error::BadAddress => "check --prometheus and --timeout",
         source::Error::NoNamespace
         | source::Error::AmbiguousTenant
         | source::Error::NoModel

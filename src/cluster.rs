@@ -50,6 +50,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::clock::Clock;
+use crate::files::{self, MAX_DOCUMENT_BYTES};
 use crate::inventory::Inventory;
 
 pub use template::{PodFacts, of as pod_facts};
@@ -172,6 +173,9 @@ pub async fn connect_as_kubectl(kubeconfig: Option<&Path>) -> Result<kube::Clien
 
 async fn from_file(path: &Path) -> Result<kube::Config, Error> {
     let wrong = |source| Error::Kubeconfig { path: path.to_owned(), source: Box::new(source) };
+    // It is read again just below, and there without a bound.
+    files::read(path, MAX_DOCUMENT_BYTES)
+        .map_err(|source| wrong(KubeconfigError::ReadConfig(source, path.to_owned())))?;
     let file = Kubeconfig::read_from(path).map_err(wrong)?;
     let options = KubeConfigOptions::default();
     kube::Config::from_custom_kubeconfig(file, &options).await.map_err(wrong)

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use crate::decision::{Phase, Replicas};
+use crate::files::MAX_DOCUMENT_BYTES;
 use crate::inventory::{
     Counted, DEFAULT_MAX_REPLICAS, Endpoint, Inventory, Kubernetes, MOST_REPLICAS, Member,
     Workload, WorkloadKey,
@@ -21,7 +22,7 @@ use crate::trigger;
 
 /// Largest configuration file that is read, in bytes. A workload takes about 200 bytes, so this is
 /// ten times the 10,000 workloads that one process is built for.
-pub const MAX_FILE_BYTES: u64 = 20 * 1024 * 1024;
+pub const MAX_FILE_BYTES: u64 = MAX_DOCUMENT_BYTES;
 
 /// A validated configuration.
 #[derive(Debug, Clone)]
@@ -318,6 +319,24 @@ pub(crate) fn is_kubernetes_name(text: &str) -> bool {
         && text.chars().all(|c| ends_well(c) || c == '-' || c == '.')
         && text.starts_with(ends_well)
         && text.ends_with(ends_well)
+}
+
+/// Reads a flag's value as the name of an object or a namespace.
+pub(crate) fn kubernetes_name(text: &str) -> Result<String, &'static str> {
+    if is_kubernetes_name(text) {
+        Ok(text.to_owned())
+    } else {
+        Err("expected a Kubernetes name: lower-case letters, digits, - and .")
+    }
+}
+
+/// Reads a flag's value as the address of somebody to call.
+pub(crate) fn host_and_port(text: &str) -> Result<String, &'static str> {
+    let is_address = text.rsplit_once(':').is_some_and(|(host, port)| {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || "-.:[]".contains(c);
+        !host.is_empty() && host.chars().all(allowed) && port.parse::<u16>().is_ok_and(|p| p > 0)
+    });
+    is_address.then(|| text.to_owned()).ok_or("expected HOST:PORT")
 }
 
 #[derive(Debug, Default)]

@@ -7,11 +7,13 @@ pub(crate) mod client;
 mod rehearsal;
 mod report;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::config::{host_and_port, kubernetes_name};
+use crate::files::{self, MAX_PEM_BYTES};
 use crate::proto::ScaledObjectRef;
 use checks::{Context, Faulty, How, Rule, SpecStream};
 use client::{Failure, Scaler, Tls};
@@ -28,15 +30,15 @@ use report::Report;
 )]
 pub struct Args {
     /// Where the scaler listens.
-    #[arg(value_name = "HOST:PORT")]
+    #[arg(value_name = "HOST:PORT", value_parser = host_and_port)]
     pub address: String,
 
     /// The ScaledObject's namespace.
-    #[arg(long, value_name = "NS")]
+    #[arg(long, value_name = "NS", value_parser = kubernetes_name)]
     pub namespace: String,
 
     /// The ScaledObject's name.
-    #[arg(long)]
+    #[arg(long, value_name = "NAME", value_parser = kubernetes_name)]
     pub name: String,
 
     /// One key of the trigger's metadata; repeat it for each. KEDA's scalerAddress is added.
@@ -52,9 +54,9 @@ pub struct Args {
     #[arg(long, value_enum, default_value = "table")]
     pub format: Format,
 
-    /// How long to play KEDA before the single checks. Polls come six times in it, HPA queries
+    /// How long to play KEDA before the single checks, from 100ms to 1h. Polls come six times in it, HPA queries
     /// twice; the default has KEDA's own rhythm.
-    #[arg(long, default_value = "30s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
     pub duration: Duration,
 
     /// Check only these rules, such as A6,E1.
@@ -117,8 +119,10 @@ pub enum Error {
         why: String,
     },
     /// A file of the TLS flags cannot be read.
-    #[error("cannot read {path}")]
+    #[error("`--{flag} {}` cannot be read", path.display())]
     File {
+        /// The flag.
+        flag: &'static str,
         /// As given.
         path: PathBuf,
         /// Why.
@@ -133,6 +137,12 @@ pub enum Error {
     /// The report cannot be written.
     #[error("cannot write the report")]
     Report(#[from] std::io::Error),
+    /// A key is given twice.
+    #[error("`{key}` is given twice: expected each key once")]
+    KeyTwice {
+        /// Which.
+        key: String,
+    },
     /// A flag's text has no `=`.
     #[error("`{text}`: expected KEY=VALUE")]
     KeyAndValue {
@@ -154,6 +164,12 @@ pub async fn run(
     progress: &mut dyn Write,
 ) -> Result<Outcome, Error> {
     let rules = chosen_rules(&args.only)?;
+    for pairs in [&args.metadata, &args.bad_metadata] {
+        let mut keys = HashSet::new();
+        if let Some((key, _)) = pairs.iter().find(|(key, _)| !keys.insert(key)) {
+            return Err(Error::KeyTwice { key: key.clone() });
+        }
+    }
     let mut progress = Progress::new(rules.len(), progress);
     let context = prepare(args, &mut progress).await?;
     // Load last: what it breaks must not be laid at another rule's door.
@@ -203,11 +219,9 @@ fn chosen_rules(only: &[String]) -> Result<Vec<&'static Rule>, Error> {
 
 /// Makes contact, plays KEDA for a while, and gathers what the checks need.
 async fn prepare(args: &Args, progress: &mut Progress<'_>) -> Result<Context, Error> {
-    /// Below this the rehearsal's polls would only measure each other.
-    const DURATION_MIN: Duration = Duration::from_millis(100);
     let scaled_object = scaled_object(args);
     let faulty = faulty(args, &scaled_object);
-    let tls = read_tls(args).await?;
+    let tls = read_tls(args)?;
     let scaler = Scaler::new(&args.address, tls.as_ref(), scaled_object)
         .map_err(|source| Error::Address { address: args.address.clone(), source })?;
     let unreachable = |failure: Failure| Error::Unreachable {
@@ -220,11 +234,11 @@ async fn prepare(args: &Args, progress: &mut Progress<'_>) -> Result<Context, Er
     {
         return Err(unreachable(failure));
     }
-    let duration = args.duration.max(DURATION_MIN);
-    let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    let millis = u64::try_from(args.duration.as_millis()).unwrap_or(u64::MAX);
     progress.say(&format!("playing KEDA for {}", crate::duration::format_millis(millis)))?;
     // Boxed: five loops at once are too large for every caller's stack.
-    let transcript = Box::pin(rehearsal::play(&scaler, duration)).await.map_err(unreachable)?;
+    let transcript =
+        Box::pin(rehearsal::play(&scaler, args.duration)).await.map_err(unreachable)?;
     let spec_stream = SpecStream::probe(&connection, &scaler.scaled_object).await;
     let n_objects = usize::try_from(args.load).unwrap_or(usize::MAX);
     Ok(Context { scaler, faulty, n_objects, transcript, spec_stream })
@@ -253,21 +267,25 @@ fn faulty(args: &Args, good: &ScaledObjectRef) -> Option<Faulty> {
     Some(Faulty { scaled_object, keys })
 }
 
-async fn read_tls(args: &Args) -> Result<Option<Tls>, Error> {
+fn read_tls(args: &Args) -> Result<Option<Tls>, Error> {
     let Some(authority) = &args.tls_ca else {
         return Ok(None);
     };
     let identity = match (&args.tls_cert, &args.tls_key) {
-        (Some(certificate), Some(key)) => Some((read(certificate).await?, read(key).await?)),
+        (Some(certificate), Some(key)) => {
+            Some((read("tls-cert", certificate)?, read("tls-key", key)?))
+        }
         (None, _) | (_, None) => None,
     };
-    Ok(Some(Tls { authority: read(authority).await?, identity }))
+    Ok(Some(Tls { authority: read("tls-ca", authority)?, identity }))
 }
 
-async fn read(path: &Path) -> Result<String, Error> {
-    tokio::fs::read_to_string(path)
-        .await
-        .map_err(|source| Error::File { path: path.to_owned(), source })
+fn read(flag: &'static str, path: &Path) -> Result<String, Error> {
+    files::read_text(path, MAX_PEM_BYTES).map_err(|source| Error::File {
+        flag,
+        path: path.to_owned(),
+        source,
+    })
 }
 
 /// How far the run is.
@@ -316,6 +334,9 @@ fn key_and_value(text: &str) -> Result<(String, String), Error> {
     }
 }
 
-fn duration(text: &str) -> Result<Duration, crate::duration::Error> {
-    crate::duration::parse_millis(text).map(Duration::from_millis)
+fn duration(text: &str) -> Result<Duration, &'static str> {
+    // In less than that the rehearsal's polls would only measure each other.
+    let millis = crate::duration::parse_millis(text).ok();
+    let in_range = millis.filter(|millis| (100..=3_600_000).contains(millis));
+    in_range.map(Duration::from_millis).ok_or("expected a duration from 100ms to 1h")
 }

@@ -85,7 +85,11 @@ pub enum Target {
 
 /// The log cannot be opened.
 #[derive(Debug, thiserror::Error)]
-#[error("decision log `{}` cannot be opened for appending", path.display())]
+#[error(
+    "decision log `{}` cannot be opened for appending: expected a file in a directory that is there, \
+     which this process may write to",
+    path.display()
+)]
 pub struct Error {
     path: PathBuf,
     #[source]
@@ -173,7 +177,7 @@ fn write_all(mut records: mpsc::Receiver<Option<Box<Record>>>, mut sink: Sink, m
                 metrics.line_dropped();
                 // Once for each outage of the disk, not for each line.
                 if !std::mem::replace(&mut failing, true) {
-                    tracing::warn!(%error, "decision log line dropped");
+                    tracing::warn!(%error, "decision log line dropped: make room where --decision-log is");
                 }
             }
         }

@@ -21,8 +21,9 @@ use std::io::{self, IsTerminal as _, Write};
 use std::path::PathBuf;
 
 use crate::cluster::{Error as ClusterError, inspect};
-use crate::config::is_kubernetes_name;
+use crate::config::kubernetes_name;
 use crate::duration;
+use crate::files::{MAX_KEY_BYTES, MAX_PEM_BYTES};
 use crate::source::config::{Fault, PrometheusConfig};
 
 pub use checks::CHECKS;
@@ -37,11 +38,11 @@ pub use finding::{Finding, Fix, Patch};
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The ScaledObject [default: each one of the namespace or the files].
-    #[arg(value_name = "NAME", value_parser = name)]
+    #[arg(value_name = "NAME", value_parser = kubernetes_name)]
     pub name: Option<String>,
     /// Its namespace; of files, that of documents without one [default: that of the kubeconfig's
     /// context; of files `default`].
-    #[arg(short, long, value_name = "NS", value_parser = name)]
+    #[arg(short, long, value_name = "NS", value_parser = kubernetes_name)]
     pub namespace: Option<String>,
     /// Check this file instead of a cluster (`-` is standard input); may be repeated. Put the target,
     /// HPAs and the scaler's ConfigMap beside the ScaledObject: each document tells more.
@@ -95,8 +96,10 @@ pub enum Outcome {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file cannot be read.
-    #[error("`--file {}` cannot be read", path.display())]
+    #[error("`--{flag} {}` cannot be read", path.display())]
     File {
+        /// The flag that names it.
+        flag: &'static str,
         /// Which.
         path: PathBuf,
         /// Why.
@@ -172,6 +175,19 @@ impl Given {
 ///
 /// When nothing could be looked at. A closed pipe is a normal end.
 pub async fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome, Error> {
+    for (flag, path, max_bytes) in [
+        ("prometheus-token-file", &args.prometheus_token_file, MAX_KEY_BYTES),
+        ("prometheus-ca-file", &args.prometheus_ca_file, MAX_PEM_BYTES),
+    ] {
+        // Later a file that is of no use would only be one more thing that could not be looked at.
+        if let Some(path) = path {
+            crate::files::read(path, max_bytes).map_err(|source| Error::File {
+                flag,
+                path: path.clone(),
+                source,
+            })?;
+        }
+    }
     let given = Given { cold_start_ms: args.cold_start, longest_answer_ms: args.longest_answer };
     let wanted = args.name.as_deref();
     let (mut all, place) = if args.files.is_empty() {
@@ -207,13 +223,6 @@ pub async fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome, Error> {
             Ok(if report.is_in_order() { Outcome::InOrder } else { Outcome::Findings })
         }
     }
-}
-
-fn name(text: &str) -> Result<String, &'static str> {
-    let is_name = is_kubernetes_name(text);
-    is_name
-        .then(|| text.to_owned())
-        .ok_or("expected a Kubernetes name: lower-case letters, digits, - and .")
 }
 
 fn id(text: &str) -> Result<&'static str, String> {

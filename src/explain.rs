@@ -6,13 +6,15 @@
 mod text;
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use clap::builder::NonEmptyStringValueParser;
 use tokio::time::sleep;
 
 use crate::clock::Clock;
 use crate::duration::parse_millis;
+use crate::files::{self, MAX_KEY_BYTES};
 use crate::web::Snapshot;
 
 pub use text::print;
@@ -41,7 +43,7 @@ pub struct Args {
     )]
     pub server: String,
     /// Which trigger, where the ScaledObject has several: an id of `triggers` in the JSON output.
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
     pub trigger: Option<String>,
     /// The file with the API's token, where the scaler wants one.
     #[arg(long, value_name = "FILE")]
@@ -250,6 +252,16 @@ struct RefusalBody {
     remedy: String,
 }
 
+fn token(path: &Path) -> io::Result<String> {
+    let text = files::read_text(path, MAX_KEY_BYTES)?;
+    let token = text.trim();
+    // What no header carries would look like a scaler that does not answer.
+    if token.is_empty() || !token.chars().all(|c| c.is_ascii_graphic()) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "expected one line with a token"));
+    }
+    Ok(token.to_owned())
+}
+
 async fn fetch(
     client: &reqwest::Client,
     url: &reqwest::Url,
@@ -258,10 +270,8 @@ async fn fetch(
     let server = || shown(args);
     let mut request = client.get(url.clone());
     if let Some(path) = &args.token_file {
-        let token = tokio::fs::read_to_string(path)
-            .await
-            .map_err(|source| Error::Token { path: path.clone(), source })?;
-        request = request.bearer_auth(token.trim());
+        let token = token(path).map_err(|source| Error::Token { path: path.clone(), source })?;
+        request = request.bearer_auth(token);
     }
     // The URL may carry user and password; an error is printed.
     let unreachable = |source: reqwest::Error| Error::Unreachable {

@@ -14,6 +14,7 @@ use std::path::PathBuf;
 
 use crate::cluster;
 use crate::cluster::survey::{self, TargetName};
+use crate::config::{host_and_port, kubernetes_name};
 use crate::trigger::{self, Faults};
 
 /// The address at which the manifests' Service answers KEDA.
@@ -30,7 +31,7 @@ pub struct Args {
     #[arg(value_name = "KIND/NAME")]
     pub target: TargetName,
     /// Its namespace [default: that of the kubeconfig's context].
-    #[arg(short, long, value_name = "NS", value_parser = name)]
+    #[arg(short, long, value_name = "NS", value_parser = kubernetes_name)]
     pub namespace: Option<String>,
     /// Fewest replicas; 0 lets it sleep, which needs a wakeSource.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=100_000))]
@@ -39,13 +40,13 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub max: Option<u32>,
     /// The ScaledObject's name [default: the target's].
-    #[arg(long, value_name = "NAME", value_parser = name)]
+    #[arg(long, value_name = "NAME", value_parser = kubernetes_name)]
     pub name: Option<String>,
     /// Trigger metadata, such as sloTtft=1s or wakeSource=gateway; may be repeated.
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = pair)]
     pub metadata: Vec<(String, String)>,
     /// Where KEDA's operator reaches the scaler.
-    #[arg(long, value_name = "HOST:PORT", default_value = DEFAULT_ADDRESS, value_parser = address)]
+    #[arg(long, value_name = "HOST:PORT", default_value = DEFAULT_ADDRESS, value_parser = host_and_port)]
     pub scaler_address: String,
     /// The cluster, as for kubectl [default: $KUBECONFIG, ~/.kube/config, the pod's own].
     #[arg(long, value_name = "FILE")]
@@ -152,23 +153,7 @@ fn checked_metadata(args: &Args) -> Result<BTreeMap<String, String>, Error> {
     Ok(metadata)
 }
 
-fn name(text: &str) -> Result<String, &'static str> {
-    if crate::config::is_kubernetes_name(text) {
-        Ok(text.to_owned())
-    } else {
-        Err("expected a Kubernetes name: lower-case letters, digits, - and .")
-    }
-}
-
 fn pair(text: &str) -> Result<(String, String), &'static str> {
     let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE, such as sloTtft=1s")?;
     Ok((key.to_owned(), value.to_owned()))
-}
-
-fn address(text: &str) -> Result<String, &'static str> {
-    let is_address = text.rsplit_once(':').is_some_and(|(host, port)| {
-        let allowed = |c: char| c.is_ascii_alphanumeric() || "-.:[]".contains(c);
-        !host.is_empty() && host.chars().all(allowed) && port.parse::<u16>().is_ok_and(|p| p > 0)
-    });
-    is_address.then(|| text.to_owned()).ok_or("expected HOST:PORT")
 }

@@ -102,11 +102,17 @@ fn loading(counted: Replicas, n_loading: u32) -> Replicas {
     }
 }
 
-/// Without Kubernetes an engine that has answered is ready, and one that never has is starting.
+/// Without Kubernetes an engine that has answered is ready, and one that never has is starting. Once
+/// it refuses for longer than one may load, nothing is on its way any more: what was ready in a cluster
+/// would count as ready, and silent.
 fn count_answers(configured: Replicas, engines: &[Engine]) -> Replicas {
     let Some(spec) = configured.spec else { return configured };
-    let n_answered = engines.iter().filter(|engine| engine.reading.last().is_some()).count();
-    let ready = u32::try_from(n_answered).unwrap_or(u32::MAX).min(spec);
+    let is_there = |engine: &&Engine| {
+        let refuses = engine.reading.why() == Some(Why::Refused);
+        engine.reading.last().is_some() || (refuses && engine.phase == Phase::Ready)
+    };
+    let n_there = engines.iter().filter(is_there).count();
+    let ready = u32::try_from(n_there).unwrap_or(u32::MAX).min(spec);
     Replicas { ready, starting: spec - ready, ..configured }
 }
 
@@ -160,6 +166,22 @@ mod tests {
         );
         assert_eq!((seen.replicas.ready, seen.replicas.starting), (1, 2));
         assert_eq!(seen.engines[0].ready_ms, Some(4_000));
+    }
+
+    #[test]
+    fn a_listed_engine_that_refuses_for_longer_than_one_may_load_is_not_told_as_starting() {
+        let refused = |_: &Member| Reading::Missing { why: Why::Refused };
+        let counts_at = |now_ms| {
+            let created_at = Some(Moment(1_000));
+            let listed = Member { created_at, ready_at: None, ..member("x", Phase::Ready) };
+            let replicas = Replicas { spec: Some(1), ..Replicas::default() };
+            let workload = Workload { replicas, ..workload(Counted::ByAnswers, vec![listed]) };
+            let seen = observe(&workload, refused, Around::default(), Moment(now_ms));
+            let decision = decide(&Spec::default(), State::default(), &seen, Moment(now_ms)).0;
+            (seen.replicas.starting, decision.inputs.starting)
+        };
+        assert_eq!(counts_at(600_999), (1, 1));
+        assert_eq!(counts_at(601_000), (0, 0));
     }
 
     #[test]

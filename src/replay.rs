@@ -3,7 +3,6 @@
 //! Must not take a line on trust: each one is checked for length, shape and version, and a line
 //! that cannot be read never counts as the same.
 
-use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read as _, Write};
 use std::path::{Path, PathBuf};
 
@@ -12,6 +11,7 @@ use serde_json::Value;
 
 use crate::decision::decide;
 use crate::declog::{MAX_LINE_BYTES, Record, VERSION};
+use crate::files;
 
 /// Replays a decision log.
 ///
@@ -93,7 +93,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<Summary, Error> {
     let mut log: Box<dyn BufRead> = if args.file == Path::new("-") {
         Box::new(io::stdin().lock())
     } else {
-        Box::new(BufReader::new(File::open(&args.file).map_err(failed)?))
+        Box::new(BufReader::new(files::open(&args.file).map_err(failed)?))
     };
     let mut printer = Printer { out, format: args.format, n_printed: 0 };
     let mut summary = Summary::default();

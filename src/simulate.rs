@@ -71,6 +71,8 @@ use progress::Progress;
 use scenario::Scenario;
 use study::{Load, Plan, Study};
 
+use crate::files;
+
 /// How results are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Output {
@@ -184,6 +186,11 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<(), Error> {
         references: !args.no_references,
     };
     let sources = args.sources()?;
+    if let Some(path) = &args.report {
+        // Told before the work rather than after it.
+        files::check_writable(path)
+            .map_err(|source| Error::Report { path: path.clone(), source })?;
+    }
     let studies = run_all(&plan, &args.seeds(), &sources)?;
     print(&studies, args, out)
 }

@@ -14,14 +14,18 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::decision::{Moment, State};
+use crate::files;
 use crate::inventory::WorkloadKey;
 use crate::registry::TrackerKey;
 
 /// The version of the file that this binary writes and reads.
 pub const VERSION: u32 = 1;
 
-/// Shortest time between two saves, end of the process apart.
-pub const SAVE_INTERVAL_MS: u64 = 300_000;
+/// Longest time between two saves.
+const SAVE_INTERVAL_MS: u64 = 300_000;
+
+/// Time from the start to the first save: the first ticks have been then.
+const FIRST_SAVE_MS: u64 = 15_000;
 
 /// Longest line. A state is meant to stay below 8 KiB; the 1,024 engines that it may remember take
 /// some 1.2 KiB each, and as much again to spare.
@@ -40,7 +44,11 @@ const NEW_FILE: &str = "state.jsonl.new";
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// It cannot be created or written to.
-    #[error("state directory `{}` cannot be written to", path.display())]
+    #[error(
+        "state directory `{}` cannot be written to: expected a directory in which this process may \
+         make files",
+        path.display()
+    )]
     Directory {
         /// Which.
         path: PathBuf,
@@ -48,7 +56,10 @@ pub enum Error {
         source: io::Error,
     },
     /// The state cannot be written.
-    #[error("state file `{}` cannot be written", path.display())]
+    #[error(
+        "state file `{}` cannot be written: make room there, or allow this process to make files",
+        path.display()
+    )]
     Write {
         /// Which.
         path: PathBuf,
@@ -137,7 +148,8 @@ impl StateDir {
     pub fn open(dir: &Path) -> Result<StateDir, Error> {
         let failed = |source| Error::Directory { path: dir.to_owned(), source };
         fs::create_dir_all(dir).map_err(failed)?;
-        File::create(dir.join(NEW_FILE)).map_err(failed)?;
+        let new_path = dir.join(NEW_FILE);
+        File::create(&new_path).and_then(|_| fs::remove_file(new_path)).map_err(failed)?;
         Ok(StateDir { dir: dir.to_owned() })
     }
 
@@ -145,7 +157,7 @@ impl StateDir {
     #[must_use]
     pub fn restore(&self) -> Restored {
         let path = self.dir.join(FILE);
-        let file = match File::open(&path) {
+        let file = match files::open(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Restored::default(),
             Err(error) => return self.set_aside(Damage::Unreadable(error.kind())),
@@ -170,16 +182,15 @@ impl StateDir {
         states: impl IntoIterator<Item = (&'a TrackerKey, &'a State)>,
     ) -> Result<u64, Error> {
         let (path, new_path) = (self.dir.join(FILE), self.dir.join(NEW_FILE));
-        let failed = |source| Error::Write { path: path.clone(), source };
-        let file = File::create(&new_path).map_err(failed)?;
-        let mut writer = Checked::new(BufWriter::new(file));
-        let bytes = write(&mut writer, now, states).map_err(failed)?;
-        let file = writer.inner.into_inner().map_err(|error| failed(error.into_error()))?;
-        file.sync_all().map_err(failed)?;
-        fs::rename(&new_path, &path).map_err(failed)?;
+        let saved = write_new(&new_path, now, states)
+            .and_then(|bytes| fs::rename(&new_path, &path).map(|()| bytes));
+        if saved.is_err() {
+            // Half a file would only take room on a disk that may have none.
+            fs::remove_file(&new_path).ok();
+        }
         // The rename itself must survive a power cut too.
-        File::open(&self.dir).and_then(|dir| dir.sync_all()).map_err(failed)?;
-        Ok(bytes)
+        let synced = |bytes| File::open(&self.dir)?.sync_all().map(|()| bytes);
+        saved.and_then(synced).map_err(|source| Error::Write { path, source })
     }
 
     fn set_aside(&self, damage: Damage) -> Restored {
@@ -200,6 +211,23 @@ impl StateDir {
         }
         Restored { damage: Some(damage), ..Restored::default() }
     }
+}
+
+/// Milliseconds to wait before each save: what was learned in the first minutes is most of what there
+/// is, so a restart loses at most half of the process's life, and never more than five minutes.
+pub fn save_intervals_ms() -> impl Iterator<Item = u64> {
+    std::iter::successors(Some(FIRST_SAVE_MS), |last| Some((2 * last).min(SAVE_INTERVAL_MS)))
+}
+
+fn write_new<'a>(
+    path: &Path,
+    now: Moment,
+    states: impl IntoIterator<Item = (&'a TrackerKey, &'a State)>,
+) -> io::Result<u64> {
+    let mut writer = Checked::new(BufWriter::new(File::create(path)?));
+    let bytes = write(&mut writer, now, states)?;
+    writer.inner.into_inner()?.sync_all()?;
+    Ok(bytes)
 }
 
 fn write<'a, W: Write>(

@@ -3,6 +3,7 @@
 //!
 //! Must not answer RPCs or know their wire; what is decided leaves through the registry.
 
+mod crowd;
 mod engines;
 mod states;
 mod stepped;
@@ -18,10 +19,10 @@ use tokio::sync::Notify;
 use tokio::task::{AbortHandle, Id, JoinSet};
 use tokio::time::{Instant, interval, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info, warn};
+use tracing::error;
 
 use crate::clock::Clock;
-use crate::decision::{Answer, COLD_START_UNSEEN_MS, Decision, Health, Moment, Wake};
+use crate::decision::{Answer, COLD_START_UNSEEN_MS, Moment, Wake};
 use crate::declog::{self, DecisionLog, Record, is_news};
 use crate::health::Pulse;
 use crate::inventory::{Workload, WorkloadKey};
@@ -29,13 +30,13 @@ use crate::metrics::Metrics;
 use crate::observe::{Around, observe};
 use crate::registry::{Published, Registry, Tracker, TrackerKey};
 use crate::source::scrape::Scraper;
-use crate::trigger::Context;
 use crate::web::WakeRequests;
 
 pub use states::States;
 pub use stepped::Stepped;
 pub use upstreams::{Error as UpstreamsError, Upstreams};
 
+use crowd::Crowd;
 use engines::Engines;
 use states::Cell;
 
@@ -86,10 +87,12 @@ pub async fn run(parts: Arc<Parts>, pulse: Pulse, cancel: CancellationToken) {
     let mut stale = true;
     let mut idle = interval(DROP_IDLE_INTERVAL);
     let grid = Grid(Instant::now());
+    let crowd = Arc::new(Crowd::default());
+    let mut told = interval(crowd::WINDOW);
     loop {
         if std::mem::take(&mut stale) {
             changes.mark_unchanged();
-            supervise(&parts, grid, &mut tasks, &mut running, &cancel);
+            supervise(&parts, grid, &crowd, &mut tasks, &mut running, &cancel);
         }
         tokio::select! {
             () = cancel.cancelled() => break,
@@ -107,12 +110,14 @@ pub async fn run(parts: Arc<Parts>, pulse: Pulse, cancel: CancellationToken) {
             }
             () = parts.wakes.arrived() => nudge_woken(&parts, &mut running),
             _ = idle.tick() => parts.registry.drop_idle(),
+            _ = told.tick() => crowd.turn(),
             () = sleep(BEAT) => {}
         }
         pulse.beat();
     }
     // A tick in the middle of a read gives up: its state is that of its last decision.
     tasks.shutdown().await;
+    crowd.turn();
 }
 
 /// The instants at which ticks begin, counted from the first.
@@ -157,6 +162,7 @@ fn nudge_woken(parts: &Parts, running: &mut HashMap<TrackerKey, Running>) {
 fn supervise(
     parts: &Arc<Parts>,
     grid: Grid,
+    crowd: &Arc<Crowd>,
     tasks: &mut JoinSet<()>,
     running: &mut HashMap<TrackerKey, Running>,
     cancel: &CancellationToken,
@@ -174,6 +180,7 @@ fn supervise(
                 tracker: Arc::clone(tracker),
                 state,
                 nudge: Arc::clone(&nudge),
+                crowd: Arc::clone(crowd),
                 gpu_seen_at: None,
             };
             let task = tasks.spawn(follow.run(grid, first_due, cancel.clone()));
@@ -198,6 +205,7 @@ struct Follow {
     tracker: Arc<Tracker>,
     state: Arc<Cell>,
     nudge: Arc<Notify>,
+    crowd: Arc<Crowd>,
     /// When the utilisation of its GPUs was last known.
     gpu_seen_at: Option<Moment>,
 }
@@ -275,7 +283,7 @@ impl Follow {
         drop(inventory);
 
         let context = upstreams.context();
-        note_remarks(&tracker, workload, context);
+        self.crowd.note_remarks(&tracker, workload, context);
         let spec = tracker.policy.spec(workload, context);
         let now = parts.clock.now();
         let around = self.around(&upstreams, workload, now);
@@ -296,7 +304,7 @@ impl Follow {
         // It is kept until the next one, once a workload.
         decision.votes.shrink_to_fit();
         let decision = Arc::new(decision);
-        tell(&tracker, previous.decision.as_deref(), &decision);
+        self.crowd.tell(&tracker, previous.decision.as_deref(), &decision);
         if let (Some(log), Some(before)) = (&parts.log, decided.before)
             && is_news(previous.decision.as_deref(), &decision)
         {
@@ -339,38 +347,6 @@ impl Follow {
             schedule_floor: schedule.map_or(0, |schedule| schedule.replicas_at(now, lead_ms)),
             by_hand: tracker.policy.by_hand.and_then(|by_hand| by_hand.replicas_at(now)),
         }
-    }
-}
-
-/// Keeps what has no effect for those who ask, and logs it when it changes: the keys alone, since
-/// values of metadata are logged nowhere.
-fn note_remarks(tracker: &Tracker, workload: &Workload, context: Context<'_>) {
-    let remarks = tracker.policy.remarks(workload, context);
-    let noted = tracker.remarks.load();
-    if noted.as_ref().map_or(&[][..], |noted| noted) == remarks {
-        return;
-    }
-    if !remarks.is_empty() {
-        let keys: Vec<_> = remarks.iter().map(|remark| remark.key).collect();
-        warn!(workload = %workload.key, ?keys, "trigger keys without effect: see `explain`");
-    }
-    tracker.remarks.store((!remarks.is_empty()).then(|| Arc::new(remarks)));
-}
-
-/// One log line for each change that an operator would want to find.
-fn tell(tracker: &Tracker, previous: Option<&Decision>, decision: &Decision) {
-    let workload = &tracker.key.workload;
-    let was = previous.and_then(Decision::wanted);
-    if was != decision.wanted() {
-        info!(%workload, was, want = decision.wanted(), rule = decision.binding.label(), "wanted count");
-    }
-    let state = |decision: &Decision| matches!(decision.health, Health::Degraded { .. });
-    match (previous.is_some_and(state), decision.health) {
-        (false, Health::Degraded { why, answered, expected, .. }) => {
-            info!(%workload, why = why.label(), answered, expected, "degraded: the count is held");
-        }
-        (true, Health::Ok) => info!(%workload, "inputs are whole again"),
-        (true | false, _) => {}
     }
 }
 

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::decision::{Mode, Profile, Spec, ZeroAfter};
+use crate::decision::Spec;
 use crate::inventory::{Counted, Workload};
 use crate::schedule::WarmSchedule;
 
@@ -108,7 +108,7 @@ pub fn is_keda_key(key: &str) -> bool {
 }
 
 /// What a trigger's metadata says, validated. Bounds come from the ScaledObject, not from here.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Policy {
     /// `engine`: the engine's family, or `None` for recognition by the series present.
     pub engine: Option<EngineFamily>,
@@ -122,57 +122,16 @@ pub struct Policy {
     pub metrics_path: Option<String>,
     /// `modelName`: only series of this model count.
     pub model_name: Option<String>,
-    /// `sloTtft` in milliseconds. Default 2,000.
-    pub slo_ttft_ms: u64,
-    /// `sloTpot` in milliseconds. Default 200.
-    pub slo_tpot_ms: u64,
-    /// `targetInFlight`: in-flight requests that one replica should carry.
-    pub target_in_flight: Option<f64>,
-    /// `gpuCeilingPercent` as a fraction. Default 0.8.
-    pub gpu_ceiling: f64,
-    /// `ghostHold` in milliseconds.
-    pub ghost_hold_ms: Option<u64>,
-    /// `zeroAfter`. Default one hour.
-    pub zero_after: ZeroAfter,
     /// `wakeSource`: a name from the process's configuration.
     pub wake_source: Option<String>,
     /// `warmSchedule`.
     pub warm_schedule: Option<WarmSchedule>,
     /// `override`.
     pub by_hand: Option<ByHand>,
-    /// `profile`. Default chat.
-    pub profile: Profile,
-    /// `gpusPerReplica`, 1..1024.
-    pub gpus_per_replica: Option<u32>,
-    /// `mode`. Default act.
-    pub mode: Mode,
-}
-
-impl Default for Policy {
-    /// The policy of empty metadata: the defaults of [`FIELDS`].
-    fn default() -> Policy {
-        let defaults = Spec::default();
-        Policy {
-            engine: None,
-            source: None,
-            pod_selector: None,
-            metrics_port: None,
-            metrics_path: None,
-            model_name: None,
-            slo_ttft_ms: defaults.slo_ttft_ms,
-            slo_tpot_ms: defaults.slo_tpot_ms,
-            target_in_flight: None,
-            gpu_ceiling: defaults.gpu_ceiling,
-            ghost_hold_ms: None,
-            zero_after: defaults.zero_after,
-            wake_source: None,
-            warm_schedule: None,
-            by_hand: None,
-            profile: defaults.profile,
-            gpus_per_replica: None,
-            mode: defaults.mode,
-        }
-    }
+    /// What the decision is told as it stands here: `sloTtft`, `sloTpot`, `targetInFlight`,
+    /// `gpuCeilingPercent`, `ghostHold`, `zeroAfter`, `profile`, `gpusPerReplica`, `mode`.
+    /// [`Policy::spec`] adds the workload's own.
+    pub spec: Spec,
 }
 
 /// What the process's configuration adds to a policy.
@@ -203,23 +162,15 @@ impl Policy {
         Spec {
             min: workload.min,
             max: workload.max.max(workload.min).max(1),
-            slo_ttft_ms: self.slo_ttft_ms,
-            slo_tpot_ms: self.slo_tpot_ms,
-            target_in_flight: self.target_in_flight,
-            gpu_ceiling: self.gpu_ceiling,
-            ghost_hold_ms: self.ghost_hold_ms,
-            zero_after: self.zero_after,
             has_wake_source: self
                 .wake_source
                 .as_ref()
                 .is_some_and(|name| context.wake_sources.contains(name)),
-            profile: self.profile,
-            gpus_per_replica: self.gpus_per_replica.or(workload.gpus_per_replica),
-            mode: self.mode,
+            gpus_per_replica: self.spec.gpus_per_replica.or(workload.gpus_per_replica),
             fallback_replicas: workload.fallback_replicas.filter(|replicas| *replicas >= 1),
             hpa_tolerance: workload.kubernetes.hpa.as_ref().map(|hpa| hpa.tolerance(true)),
             tick_ms: self.source(workload).tick_ms(),
-            without: None,
+            ..self.spec.clone()
         }
     }
 }

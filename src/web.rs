@@ -23,7 +23,7 @@ use axum::{Extension, Json, Router};
 use serde::Deserialize;
 use tokio::sync::Semaphore;
 
-pub use access::Access;
+pub use access::{Access, TokenFile};
 pub use error::Error;
 pub use serve::{END_TIMEOUT, HEADER_TIMEOUT, MAX_CONNECTION_AGE, MAX_CONNECTIONS, serve};
 pub use view::{Asked, Cluster, Hpa, Member, Page, Snapshot, VoteText, Workload};

@@ -108,6 +108,7 @@ pub mod dcgm;
 pub mod duration;
 pub mod engine;
 pub mod exposition;
+pub mod files;
 mod listen;
 pub mod profiles;
 pub mod run;

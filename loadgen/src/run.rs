@@ -28,6 +28,7 @@
 //! - A key is in no message, no report and no debug output.
 
 mod answer;
+mod check;
 pub mod elasticity;
 pub mod engines;
 mod exchange;
@@ -54,6 +55,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use clap::builder::NonEmptyStringValueParser;
 use tokio::sync::watch;
 
 use self::knee::{Knee, Limit, Search, Step};
@@ -63,7 +65,7 @@ use self::progress::Display;
 use self::report::{Format, Report};
 use self::slo::Requirement;
 use crate::traces::{self, Curve, Process, Size};
-use crate::{duration, listen};
+use crate::{duration, files, listen};
 
 /// A step of a search for the knee, unless `--duration` says otherwise.
 const KNEE_STEP_S: f64 = 20.0;
@@ -88,7 +90,7 @@ pub struct Args {
     #[arg(long, required = true, value_name = "URL", help_heading = "Where")]
     pub url: Vec<String>,
     /// The model's name, as the server knows it.
-    #[arg(long, value_name = "NAME", help_heading = "Where")]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), help_heading = "Where")]
     pub model: String,
     /// A file with the API key. Without it, the environment's OPENAI_API_KEY is used if it is set.
     #[arg(long, value_name = "FILE", help_heading = "Where")]
@@ -107,7 +109,7 @@ pub struct Args {
     #[arg(long, value_name = "RATE", required_unless_present = "trace", help_heading = "When")]
     pub rate: Option<Curve>,
     /// How the gaps between requests vary: poisson, constant, or gamma:CV (above 1 burstier).
-    #[arg(long, value_name = "PROCESS", default_value = "poisson", help_heading = "When")]
+    #[arg(long, value_name = "PROCESS", default_value = "poisson", conflicts_with = "trace", help_heading = "When")]
     pub arrival: Process,
     /// A trace to replay instead of a rate.
     #[arg(
@@ -119,13 +121,13 @@ pub struct Args {
     )]
     pub trace: Option<PathBuf>,
     /// The trace's format.
-    #[arg(long, value_enum, value_name = "FORMAT", help_heading = "When")]
+    #[arg(long, value_enum, value_name = "FORMAT", requires = "trace", help_heading = "When")]
     pub trace_format: Option<traces::Format>,
     /// Multiplies a trace's rate, by thinning or by laying it over itself.
-    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, help_heading = "When")]
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, requires = "trace", help_heading = "When")]
     pub scale: f64,
     /// The width of a bin of a trace of counts.
-    #[arg(long, value_name = "DURATION", value_parser = seconds, default_value = "10s", help_heading = "When")]
+    #[arg(long, value_name = "DURATION", value_parser = seconds, default_value = "10s", requires = "trace", help_heading = "When")]
     pub bin: f64,
     /// How long requests come: 1m, or the trace's length; 20s for each step of --find-knee.
     #[arg(long, value_name = "DURATION", value_parser = seconds, help_heading = "When")]
@@ -165,7 +167,12 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", default_value = "150", help_heading = "What")]
     pub output_tokens: Size,
     /// A CSV file with input_tokens,output_tokens to draw pairs from.
-    #[arg(long, value_name = "FILE", help_heading = "What")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["input_tokens", "output_tokens"],
+        help_heading = "What"
+    )]
     pub lengths: Option<PathBuf>,
     /// A kind of requests; repeat it for a mix. NAME,weight=W,input=SIZE,output=SIZE,model=NAME,
     /// slo-ttft=D,slo-tpot=D,slo-e2e=D; what is left out is as for all.
@@ -278,15 +285,16 @@ impl Args {
     ///
     /// When it could not run at all.
     pub fn run(self, out: &mut impl Write) -> anyhow::Result<u8> {
-        let files = listen::raise_file_limit();
-        let plan = self.plan(files)?;
+        let n_files = listen::raise_file_limit();
+        self.check()?;
+        let plan = self.plan(n_files)?;
         self.check_schedule(&plan)?;
         if self.print_schedule {
             return plan.write_schedule(out).map(|()| 0);
         }
         if let Some(path) = &self.output {
             // A report that has no place to go is told before the run rather than after it.
-            std::fs::File::create(path)
+            files::check_writable(path)
                 .with_context(|| format!("cannot write to {}", path.display()))?;
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

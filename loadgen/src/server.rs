@@ -25,10 +25,11 @@ mod wanted;
 
 use std::io::Write;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, ensure};
+use clap::builder::NonEmptyStringValueParser;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
@@ -38,6 +39,7 @@ use self::backend::{Backend, Settings};
 use self::clock::Clock;
 use crate::engine::{Condition, Profile, Spread, Stage};
 use crate::exposition::{Dialect, UnknownDialect};
+use crate::files::{self, MAX_KEY_BYTES};
 use crate::{duration, listen};
 
 /// Threads for all replicas: their work is small, and the machine is the load generator's too.
@@ -70,7 +72,8 @@ pub struct Args {
     pub dialect: &'static Dialect,
 
     /// The served model's name [default: the profile's].
-    #[arg(long, visible_alias = "served-model-name", value_name = "NAME")]
+    #[arg(long, visible_alias = "served-model-name", value_name = "NAME",
+        value_parser = NonEmptyStringValueParser::new())]
     pub model: Option<String>,
 
     /// Ask for the key in this file, as `Authorization: Bearer`, on all paths below /v1.
@@ -134,7 +137,7 @@ impl Args {
             "dialect `{}` does not tell the engines of a server apart: expected --data-parallel 1",
             self.dialect.name
         );
-        let api_key = self.api_key_file.as_ref().map(read_key).transpose()?;
+        let api_key = self.api_key_file.as_deref().map(read_key).transpose()?;
         let profile = Arc::new(self.adapted_profile()?);
         let signalled = listen::ended()?;
         let clock = Clock::start();
@@ -249,8 +252,8 @@ fn say(out: &mut impl Write, line: &str) {
     drop(writeln!(out, "{line}").and_then(|()| out.flush()));
 }
 
-fn read_key(path: &PathBuf) -> anyhow::Result<Arc<str>> {
-    let text = std::fs::read_to_string(path)
+fn read_key(path: &Path) -> anyhow::Result<Arc<str>> {
+    let text = files::read_text(path, MAX_KEY_BYTES)
         .with_context(|| format!("failed to read the key in {}", path.display()))?;
     let key = text.trim();
     ensure!(!key.is_empty(), "the key file {} is empty", path.display());

@@ -2,18 +2,17 @@
 //!
 //! A file that cannot be used changes nothing: the old configuration stays in force.
 
-use std::fs::File;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::config::{self, Config, MAX_FILE_BYTES};
+use crate::files;
 use crate::shutdown::Reloads;
 use crate::telemetry::ErrorChain;
 use crate::tick::Parts;
@@ -30,14 +29,8 @@ pub(super) fn load(path: Option<&Path>) -> anyhow::Result<(Config, Option<String
 }
 
 fn read(path: &Path) -> anyhow::Result<String> {
-    let mut text = String::new();
-    let file = File::open(path);
-    file.and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text))
-        .with_context(|| format!("the configuration {} cannot be read", path.display()))?;
-    if text.len() as u64 > MAX_FILE_BYTES {
-        bail!("the configuration {} has more than {MAX_FILE_BYTES} bytes", path.display());
-    }
-    Ok(text)
+    files::read_text(path, MAX_FILE_BYTES)
+        .with_context(|| format!("the configuration {} cannot be read", path.display()))
 }
 
 fn parse(path: &Path, text: &str) -> anyhow::Result<Config> {

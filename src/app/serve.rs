@@ -31,7 +31,7 @@ use crate::metrics::{Metrics, Page};
 use crate::registry::{Limits, Registry};
 use crate::shutdown::{self, Reloads};
 use crate::source::scrape::{self, Scraper};
-use crate::statedir::{SAVE_INTERVAL_MS, StateDir};
+use crate::statedir::{self, StateDir};
 use crate::telemetry::{self, ErrorChain};
 use crate::tick::{self, Parts, States, Upstreams};
 use crate::web::{self, Access, Api, WakeRequests};
@@ -56,13 +56,15 @@ pub(super) async fn serve(args: args::Serve) -> anyhow::Result<()> {
     let clock = Clock::start();
     let state_dir = args.state_dir.as_deref().map(StateDir::open).transpose()?;
     let metrics = Metrics::default();
+    let access = Access::new(args.api_token_file.clone());
+    access.check_file()?;
     let (log, log_writer) = open_log(&args, &metrics)?;
     let parts = parts(&args, &config, state_dir.as_ref(), log, metrics, clock)?;
     let mut tasks = JoinSet::new();
     let in_cluster = inventory(&args, &config, &parts, &stop, &mut tasks).await?;
     let ticks_ended = CancellationToken::new();
     let listeners = (grpc_listener, http_listener);
-    answer(&args, listeners, &parts, &stop, &ticks_ended, &mut tasks)?;
+    answer(&args, access, listeners, &parts, &stop, &ticks_ended, &mut tasks)?;
     if let Some(path) = args.config.clone() {
         let reloads = Reloads::listen().context("SIGHUP cannot be heard")?;
         let parts = Arc::clone(&parts);
@@ -170,6 +172,9 @@ async fn inventory(
 ) -> anyhow::Result<bool> {
     let in_pod = args.kubernetes_service_host.is_some() && Path::new(SERVICE_ACCOUNT).exists();
     if args.kubeconfig.is_none() && !in_pod {
+        if !args.namespaces.is_empty() {
+            bail!("--namespace goes with a cluster: give --kubeconfig, or run it in one");
+        }
         let dated = config.inventory.dated(&Inventory::default(), parts.clock.now());
         parts.registry.set_inventory(Arc::new(dated));
         return Ok(false);
@@ -204,6 +209,7 @@ async fn inventory(
 /// Starts everything that answers or ticks.
 fn answer(
     args: &args::Serve,
+    access: Access,
     (grpc_listener, http_listener): (TcpListener, TcpListener),
     parts: &Arc<Parts>,
     stop: &CancellationToken,
@@ -230,7 +236,7 @@ fn answer(
         wakes: parts.wakes.clone(),
         health: health.clone(),
         metrics: page,
-        access: Access::new(args.api_token_file.clone()),
+        access,
     });
     http_listener.set_nonblocking(true)?;
     let http_address = http_listener.local_addr()?;
@@ -295,11 +301,11 @@ async fn get_ready(
 }
 
 async fn save_states(dir: StateDir, parts: Arc<Parts>, stop: CancellationToken) {
-    loop {
+    for wait_ms in statedir::save_intervals_ms() {
         tokio::select! {
             // The last save is made when the ticks have ended.
             () = stop.cancelled() => return,
-            () = sleep(Duration::from_millis(SAVE_INTERVAL_MS)) => {}
+            () = sleep(Duration::from_millis(wait_ms)) => {}
         }
         let (dir, parts) = (dir.clone(), Arc::clone(&parts));
         // A panic while saving must not end the scaler; the next save tries again.

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use super::Error;
 use super::span::{Span, When};
+use crate::config::kubernetes_name;
 use crate::decision::Moment;
 use crate::duration;
 use crate::simulate::policy::Slo;
@@ -36,7 +37,7 @@ pub struct Args {
     #[arg(long, value_name = "URL")]
     pub prometheus: String,
     /// The workload's namespace.
-    #[arg(short, long, value_name = "NS")]
+    #[arg(short, long, value_name = "NS", value_parser = kubernetes_name)]
     pub namespace: String,
     /// The workload: the name of the Deployment, StatefulSet or LeaderWorkerSet whose pods are the
     /// replicas; where series name no pod, the value of their job, service or model_name.
@@ -141,9 +142,6 @@ impl Args {
         let price = self.gpu_price.unwrap_or(1.0);
         let millis = |millis: u64| duration::format_millis(millis);
         let wrong = |flag, value: String, expected| Err(Error::Flag { flag, value, expected });
-        if self.namespace.is_empty() {
-            return wrong("namespace", String::new(), "the workload's namespace");
-        }
         if self.workload.is_empty() {
             return wrong("workload", String::new(), "the workload's name");
         }
@@ -183,6 +181,13 @@ impl Args {
         }
         let to = to.min(now);
         let length_ms = to.millis_since(from);
+        if let Some(warmup_ms) = self.warmup.filter(|warmup_ms| *warmup_ms > length_ms / 2) {
+            return Err(Error::Flag {
+                flag: "warmup",
+                value: duration::format_millis(warmup_ms),
+                expected: "at most half of the time from --from to --to",
+            });
+        }
         if !(SHORTEST_MS..=LONGEST_MS).contains(&length_ms) {
             return Err(Error::Flag {
                 flag: "from",

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::span::Span;
 use crate::decision::Moment;
+use crate::files;
 use crate::source::prometheus::{Labels, Sample, Series};
 
 /// Goes up when the form of a file changes.
@@ -76,11 +77,7 @@ impl Cache {
 
     /// The answer, if it is kept whole.
     pub(super) fn read(&self, key: &Key) -> Option<Vec<Series>> {
-        let path = self.path(key);
-        if fs::metadata(&path).ok()?.len() > MAX_BYTES {
-            return None;
-        }
-        let text = fs::read_to_string(path).ok()?;
+        let text = files::read_text(&self.path(key), MAX_BYTES).ok()?;
         let (sum, body) = text.split_once('\n')?;
         if sum != checksum(body) {
             return None;

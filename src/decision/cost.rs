@@ -117,6 +117,12 @@ impl Interval {
         (!gaps).then_some(interval)
     }
 
+    /// Whether an engine exposes all that an interval is made of.
+    pub(super) fn is_exposed(sample: &EngineSample) -> bool {
+        let EngineSample { running, steps, prompt_tokens, generated_tokens, kv_usage, .. } = sample;
+        [running, steps, prompt_tokens, generated_tokens, kv_usage].iter().all(|n| n.is_some())
+    }
+
     fn step_s(&self) -> f64 {
         self.seconds / self.steps
     }

@@ -144,7 +144,7 @@ fn by_work(ask: &Ask<'_>, minute: &Means, price: &Price, figures: &Figures, band
     // How much one of them carries, a minute that others have shared does not tell: until then the
     // queue raises, and the level only where the fit itself says so.
     let cap = if figures.trial || !figures.settled { trial } else { trusted };
-    let margin = price.margin * figures.margin.unwrap_or(1.0);
+    let margin = price.margin * figures.margin;
     let load = work + headroom;
     let need = replicas(load, cap, margin);
     // What each carries in a pool of the larger of what there is and what is needed.

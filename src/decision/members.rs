@@ -16,10 +16,9 @@ pub(super) use rates::Rates;
 /// A replica that turned ready less than this ago warms up: it is not silent if it has not answered
 /// yet, and neither its idleness nor its devices say anything, milliseconds.
 pub const WARM_UP_MS: u64 = 60_000;
-/// Work in flight and no counter that moved for this long, over at least [`FROZEN_SAMPLES`]: no
-/// engine step takes 30 s, so the engine hangs or its gauges are stuck.
+/// Work in flight and no counter that moved for this long: no engine step takes 30 s, so the engine
+/// hangs or its gauges are stuck.
 const FROZEN_MS: u64 = 30_000;
-const FROZEN_SAMPLES: u32 = 3;
 /// After this long, frozen gauges no longer speak for users who still wait: the default hold.
 const STUCK_MS: u64 = 600_000;
 /// Replicas that are remembered; KEDA's default maximum is 100.
@@ -49,8 +48,6 @@ struct Member {
     /// How long work has been in flight with no counter moving.
     #[serde(default)]
     flat_ms: u64,
-    #[serde(default)]
-    flat_samples: u32,
 }
 
 /// What the fresh, ready replicas say together.
@@ -66,7 +63,10 @@ pub(super) struct Seen {
     pub(super) whole: bool,
     /// Replicas that answer, are awake and not frozen.
     pub(super) live: u32,
-    /// Replicas whose gauges say busy while nothing moves, not yet for long enough to be idle.
+    /// Replicas whose gauges say busy while nothing moved from the last sample to this one, and not
+    /// for so long that they count as idle.
+    pub(super) still: u32,
+    /// Of these, the ones for which that has been so for longer than any step takes.
     pub(super) frozen: u32,
     /// The same for so long that their gauges count as stuck.
     pub(super) stuck: u32,
@@ -188,7 +188,7 @@ impl Members {
                 engine.phase == Phase::Ready
                     && engine.ready_ms.is_none_or(|ready_ms| ready_ms >= WARM_UP_MS)
                     && engine.reading.fresh().is_some()
-                    && member.flat_ms < FROZEN_MS
+                    && !member.frozen()
             })
         };
         let (mut n_waiting, mut in_flight) = (0.0, 0.0);
@@ -215,7 +215,7 @@ pub(super) struct Slo {
 
 impl Member {
     fn new(id: Box<str>) -> Member {
-        Member { id, starting_since: None, last: None, rates: None, flat_ms: 0, flat_samples: 0 }
+        Member { id, starting_since: None, last: None, rates: None, flat_ms: 0 }
     }
 
     fn waiting(&self) -> f64 {
@@ -262,19 +262,13 @@ impl Member {
         self.last = Some(*sample);
         let Some(rates) = self.rates else {
             self.flat_ms = 0;
-            self.flat_samples = 0;
             return;
         };
         let busy = |sample: &EngineSample| {
             sample.running.unwrap_or(0.0) + sample.waiting.unwrap_or(0.0) > 0.0
         };
-        if busy(&before) && busy(sample) && rates.stand_still() {
-            self.flat_ms = self.flat_ms.saturating_add(elapsed_ms);
-            self.flat_samples = self.flat_samples.saturating_add(1);
-        } else {
-            self.flat_ms = 0;
-            self.flat_samples = 0;
-        }
+        let is_flat = busy(&before) && busy(sample) && rates.stand_still();
+        self.flat_ms = if is_flat { self.flat_ms.saturating_add(elapsed_ms) } else { 0 };
         // The first interval of a replica holds its warm-up (compilation, first graphs).
         if known_rates.is_some()
             && let Some(interval) = Interval::between(&before, sample)
@@ -284,7 +278,7 @@ impl Member {
     }
 
     fn frozen(&self) -> bool {
-        self.flat_ms >= FROZEN_MS && self.flat_samples >= FROZEN_SAMPLES
+        self.flat_ms >= FROZEN_MS
     }
 
     fn add_to(&self, sample: &EngineSample, age_ms: u64, seen: &mut Seen) {
@@ -295,6 +289,9 @@ impl Member {
             return;
         }
         let (waiting, running) = (sample.waiting, sample.running);
+        if (1..STUCK_MS).contains(&self.flat_ms) {
+            seen.still += 1;
+        }
         if self.frozen() {
             if self.flat_ms < STUCK_MS {
                 seen.frozen += 1;
@@ -324,10 +321,7 @@ impl Member {
             (_, None, _) | (_, _, None) => None,
         };
         seen.rank_spread |= sample.waiting_spread.is_some_and(|spread| spread > 0.0);
-        // The model is fitted to rows of all four, and of the KV cache some engines tell nothing.
-        seen.learnable &= sample.steps.is_some()
-            && sample.generated_tokens.is_some()
-            && (sample.kv_usage.is_some() || sample.kv_tokens.is_some());
+        seen.learnable &= Interval::is_exposed(sample);
         match &self.rates {
             None => seen.whole = false,
             Some(rates) => seen.rates.add(rates),

@@ -176,6 +176,7 @@ fn a_log_that_cannot_be_opened_is_refused_with_its_path() {
     let error = DecisionLog::open(target, Metrics::default()).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "decision log `/nonexistent/decisions.jsonl` cannot be opened for appending"
+        "decision log `/nonexistent/decisions.jsonl` cannot be opened for appending: expected a \
+         file in a directory that is there, which this process may write to"
     );
 }

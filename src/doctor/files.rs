@@ -2,7 +2,7 @@
 //!
 //! What the files do not have is missing, never assumed to be absent from a cluster.
 
-use std::io::{self, Read as _};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,9 +12,8 @@ use super::facts::{Fact, Facts, Missing};
 use super::object::{list, name, namespace, own_trigger, target_of, text};
 use super::{Error, Given};
 use crate::config;
+use crate::files::{self, MAX_DOCUMENT_BYTES};
 
-/// Most bytes of one file: a rendered chart of a whole platform has some hundred kilobytes.
-const MAX_BYTES: u64 = 20 * 1024 * 1024;
 /// The label by which KEDA marks the HPA of a ScaledObject.
 const KEDA_LABEL: &str = "scaledobject.keda.sh/name";
 /// Where the manifests' ConfigMap has the scaler's configuration file.
@@ -29,13 +28,13 @@ pub(super) fn read(paths: &[impl AsRef<Path>], default: &str) -> Result<Vec<Valu
     let mut documents = Vec::new();
     for path in paths {
         let path = path.as_ref();
-        let mut bytes = Vec::new();
         let read = if path == Path::new("-") {
-            io::stdin().take(MAX_BYTES).read_to_end(&mut bytes)
+            files::bounded(io::stdin(), MAX_DOCUMENT_BYTES)
         } else {
-            std::fs::File::open(path).and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes))
+            files::read(path, MAX_DOCUMENT_BYTES)
         };
-        read.map_err(|source| Error::File { path: path.to_owned(), source })?;
+        let bytes =
+            read.map_err(|source| Error::File { flag: "file", path: path.to_owned(), source })?;
         let found: Vec<Value> = serde_saphyr::from_slice_multiple(&bytes)
             .map_err(|source| Error::Yaml { path: path.to_owned(), source: Box::new(source) })?;
         for document in found {

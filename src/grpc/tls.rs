@@ -22,6 +22,7 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::observe::RpcMetrics;
 use super::serve::guarded;
+use crate::files::{self, MAX_PEM_BYTES};
 use crate::listen::{Guarded, Places};
 
 /// A usual [`Tls::reload_interval`]: a mounted secret itself takes up to a minute to change.
@@ -50,7 +51,7 @@ pub struct Tls {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file cannot be read.
-    #[error("the {what} file {} cannot be read", path.display())]
+    #[error("the {what} file {} cannot be read: check the --tls flags", path.display())]
     Read {
         /// Which of the files.
         what: &'static str,
@@ -60,7 +61,7 @@ pub enum Error {
         source: io::Error,
     },
     /// A file holds no PEM of its kind.
-    #[error("the {what} file {} holds no PEM {what}", path.display())]
+    #[error("the {what} file {} holds no PEM {what}: check the --tls flags", path.display())]
     Pem {
         /// Which of the files.
         what: &'static str,
@@ -68,10 +69,10 @@ pub enum Error {
         path: PathBuf,
     },
     /// The parts do not fit together.
-    #[error("certificate and key cannot be used together")]
+    #[error("certificate and key cannot be used together: check --tls-cert and --tls-key")]
     Config(#[source] rustls::Error),
     /// The client authorities cannot be used.
-    #[error("the client CA cannot be used")]
+    #[error("the client CA cannot be used: check --tls-client-ca")]
     ClientCa(#[source] rustls::server::VerifierBuilderError),
 }
 
@@ -194,7 +195,7 @@ async fn accept(
 impl Tls {
     fn read(&self) -> Result<Contents, Error> {
         let read = |what, path: &PathBuf| {
-            std::fs::read(path).map_err(|source| Error::Read { what, path: path.clone(), source })
+            files::read(path, MAX_PEM_BYTES).map_err(|source| Error::Read { what, path: path.clone(), source })
         };
         Ok(Contents {
             certificate: read("certificate", &self.certificate)?,

@@ -70,7 +70,7 @@ fn triggers_of_the_inventory_are_tracked_before_any_call() {
     let trackers = registry.trackers();
     let names: Vec<_> = trackers.iter().map(|tracker| &*tracker.key.workload.name).collect();
     assert_eq!(names, ["a", "b"]);
-    assert_eq!(trackers[0].policy.slo_ttft_ms, 3_000);
+    assert_eq!(trackers[0].policy.spec.slo_ttft_ms, 3_000);
     let found = call(&registry, "a", &[("scalerAddress", "y"), ("sloTtft", "3s")]).unwrap();
     assert!(Arc::ptr_eq(&found, &trackers[0]));
     assert!(Arc::ptr_eq(&registry.trackers(), &trackers));
@@ -114,8 +114,8 @@ fn a_call_without_own_keys_means_the_only_trigger() {
         workload("two", Some(1), &[&[("sloTtft", "3s")], &[("sloTtft", "4s")]]),
     ]);
     let bare = [("scalerAddress", "x"), ("enableTLS", "true")];
-    assert_eq!(call(&registry, "one", &bare).unwrap().policy.slo_ttft_ms, 3_000);
-    assert_eq!(call(&registry, "two", &bare).unwrap().policy.slo_ttft_ms, 2_000);
+    assert_eq!(call(&registry, "one", &bare).unwrap().policy.spec.slo_ttft_ms, 3_000);
+    assert_eq!(call(&registry, "two", &bare).unwrap().policy.spec.slo_ttft_ms, 2_000);
     assert_eq!(registry.trackers().len(), 4);
 }
 
@@ -207,7 +207,7 @@ async fn an_unlisted_trigger_is_dropped_ten_minutes_after_its_last_call() {
     assert_eq!(registry.trackers().len(), 3);
     tokio::time::advance(Duration::from_secs(1)).await;
     registry.drop_idle();
-    let left: Vec<_> = registry.trackers().iter().map(|t| t.policy.slo_ttft_ms).collect();
+    let left: Vec<_> = registry.trackers().iter().map(|t| t.policy.spec.slo_ttft_ms).collect();
     assert_eq!(left.len(), 2);
     assert!(left.contains(&3_000) && left.contains(&5_000), "{left:?}");
     drop(held);
@@ -228,7 +228,7 @@ async fn a_trigger_that_was_edited_away_is_dropped_a_minute_after_its_last_call(
     tokio::time::advance(Duration::from_secs(1)).await;
     registry.drop_idle();
     assert_eq!(registry.trackers().len(), 1);
-    assert_eq!(registry.trackers()[0].policy.slo_ttft_ms, 4_000);
+    assert_eq!(registry.trackers()[0].policy.spec.slo_ttft_ms, 4_000);
     assert!(stream.take_edge(), "its stream goes on with the new policy");
     assert!(is_silent(&mut stream));
     assert_eq!(registry.trackers()[0].n_streams(), 1);

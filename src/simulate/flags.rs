@@ -38,7 +38,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE", required_unless_present = "generate")]
     pub trace: Vec<PathBuf>,
     /// The form of the trace; once for all traces or once for each.
-    #[arg(long, value_name = "FORMAT")]
+    #[arg(long, value_name = "FORMAT", requires = "trace")]
     pub trace_format: Vec<Format>,
     /// A generated process instead of (or after) traces: step, ramp, flash, tails, reasoning,
     /// long-context, llm-d, or a file.
@@ -46,14 +46,16 @@ pub struct Args {
     pub generate: Vec<String>,
     /// How often a generated process is run, one run after another; each of them is a day, but for
     /// llm-d's 40 minutes.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=366))]
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "generate",
+        value_parser = clap::value_parser!(u16).range(1..=366))]
     pub days: u16,
     /// Lengths for traces of counts: any CSV with the columns input_tokens,output_tokens; once for
     /// all or once for each trace [default: prompts of 500 tokens, answers of 150].
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", requires = "trace")]
     pub lengths: Vec<PathBuf>,
     /// Length of a bin of a trace of counts.
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = seconds)]
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = seconds,
+        requires = "trace")]
     pub bin: f64,
     /// Multiply the rate: below 1 requests are left out, above 1 the trace is laid over itself;
     /// once for all or once for each trace and process [default: 1].
@@ -87,7 +89,7 @@ pub struct Args {
     #[arg(long)]
     pub ablations: bool,
     /// Fewest replicas; 0 allows zero, with a gateway that holds requests.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=250))]
     pub min: u32,
     /// Most replicas [default: 1.25 × what the busiest minute needs].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=250))]
@@ -103,14 +105,14 @@ pub struct Args {
     pub cold_start: Option<f64>,
     /// GPUs of nodes that always stand; for more a node is provisioned, which goes after ten minutes
     /// without a pod [default: as many as anybody asks for].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub standing_gpus: Option<u32>,
     /// How long a node takes to be there.
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = seconds)]
     pub node_start: f64,
     /// Most GPUs at once. Several traces and processes share them: each is a workload of its own,
     /// and all run at the same time.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub gpu_budget: Option<u32>,
     /// The share of requests within their targets that is asked for: what the clairvoyant, the
     /// static fleet and the best of a sweep have to attain.

@@ -3,6 +3,7 @@
 //!
 //! Must not hold numbers of its own: each preset is a file in `processes/`.
 
+use std::io::ErrorKind::NotFound;
 use std::path::PathBuf;
 
 use loadgen::engine::Prefix;
@@ -11,6 +12,7 @@ use serde::Deserialize;
 
 use super::random::Random;
 use crate::duration;
+use crate::files::{self, MAX_DOCUMENT_BYTES};
 
 /// A process that makes requests.
 #[derive(Debug, Clone)]
@@ -96,13 +98,15 @@ impl Process {
             return Process::parse(name, text);
         }
         let path = PathBuf::from(name_or_path);
-        match std::fs::read_to_string(&path) {
+        match files::read_text(&path, MAX_DOCUMENT_BYTES) {
             Ok(text) => {
                 let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
                 Process::parse(&stem.unwrap_or_default(), &text)
             }
-            Err(source) if name_or_path.contains(['/', '.']) => Err(Error::Read { path, source }),
-            Err(_neither_name_nor_file) => Err(Error::Unknown { name: name_or_path.to_owned() }),
+            Err(source) if source.kind() == NotFound && !name_or_path.contains(['/', '.']) => {
+                Err(Error::Unknown { name: name_or_path.to_owned() })
+            }
+            Err(source) => Err(Error::Read { path, source }),
         }
     }
 

@@ -15,7 +15,6 @@ use http_body_util::Full;
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, StatusCode};
 use reqwest::Url;
-use tokio::io::AsyncReadExt as _;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
@@ -24,6 +23,7 @@ use super::config::{PrometheusConfig, parse_url};
 use super::selector::{LabelName, NamespaceLabel, Namespaces, Query, Selector};
 use super::{Error, FileRole};
 use crate::decision::Moment;
+use crate::files::{self, MAX_KEY_BYTES};
 
 pub use decode::{Answer, Labels, Sample, Series};
 
@@ -37,8 +37,6 @@ const MAX_FAULT_BYTES: u64 = 64 * 1024;
 const MAX_CONCURRENT: usize = 8;
 /// Longest wait for one of them: the time between two reads of all engines.
 const MAX_WAIT_MS: u64 = 5_000;
-/// Most bytes of a token; a Kubernetes service account's has about 1,000.
-const MAX_TOKEN_BYTES: u64 = 16 * 1024;
 const EXPECTED: &str = "an answer of the Prometheus query API";
 
 /// Asks one Prometheus; clones share connections and bounds.
@@ -192,13 +190,10 @@ async fn bearer(path: &Path) -> Result<HeaderValue, Error> {
         expected: "one line with a bearer token",
         source,
     };
-    let read = async {
-        let mut text = String::new();
-        let file = tokio::fs::File::open(path).await?;
-        file.take(MAX_TOKEN_BYTES).read_to_string(&mut text).await?;
-        Ok(text)
-    };
-    let text = read.await.map_err(|error| unusable(Some(error)))?;
+    let path = path.to_owned();
+    // On a thread of its own: a disk may hang.
+    let read = tokio::task::spawn_blocking(move || files::read_text(&path, MAX_KEY_BYTES)).await;
+    let text = read.map_err(io::Error::other).flatten().map_err(|error| unusable(Some(error)))?;
     let token = text.trim();
     if token.is_empty() || token.contains(char::is_whitespace) {
         return Err(unusable(None));

@@ -70,6 +70,23 @@ fn a_save_replaces_the_one_before() {
 }
 
 #[test]
+fn a_save_that_fails_leaves_nothing_behind_and_says_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let states = StateDir::open(dir.path()).unwrap();
+    assert!(!dir.path().join(NEW_FILE).exists());
+    fs::create_dir_all(dir.path().join(FILE).join("full")).unwrap();
+    let error = states.save(Moment(1), []).unwrap_err().to_string();
+    assert!(error.contains("state.jsonl` cannot be written: make room there"), "{error}");
+    assert!(!dir.path().join(NEW_FILE).exists());
+}
+
+#[test]
+fn the_first_saves_come_soon_and_the_others_every_five_minutes() {
+    let waits: Vec<u64> = save_intervals_ms().take(7).map(|ms| ms / 1_000).collect();
+    assert_eq!(waits, [15, 30, 60, 120, 240, 300, 300]);
+}
+
+#[test]
 fn no_states_are_saved_and_restored_as_none() {
     let (_dir, states, _file) = saved();
     states.save(Moment(9), []).unwrap();

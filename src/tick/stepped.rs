@@ -23,7 +23,8 @@ impl Stepped {
     #[must_use]
     pub fn new(parts: Arc<Parts>, tracker: Arc<Tracker>) -> Stepped {
         let (state, due) = (parts.states.of(&tracker), parts.clock.now());
-        let follow = Follow { parts, tracker, state, nudge: Arc::default(), gpu_seen_at: None };
+        let (nudge, crowd) = (Arc::default(), Arc::default());
+        let follow = Follow { parts, tracker, state, nudge, crowd, gpu_seen_at: None };
         Stepped { follow, engines: Engines::default(), due }
     }
 

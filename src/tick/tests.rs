@@ -11,6 +11,7 @@ use crate::health::Health;
 use crate::inventory::{Counted, Endpoint, Inventory, Kubernetes, Member};
 use crate::registry::Limits;
 use crate::source::scrape::Options;
+use crate::trigger::Context;
 
 /// Longer than a machine under load needs, and half of the deadline of a read.
 const SOON: Duration = Duration::from_secs(30);
@@ -89,7 +90,7 @@ async fn a_name_that_the_configuration_does_not_have_is_noted_until_it_has() {
     let noted = |names: &[&str]| {
         let wake_sources = names.iter().map(|name| (*name).to_owned()).collect();
         let context = Context { wake_sources: &wake_sources, has_prometheus: true };
-        note_remarks(&tracker, &workload, context);
+        Crowd::default().note_remarks(&tracker, &workload, context);
         let remarks = tracker.remarks.load_full();
         remarks.map(|remarks| remarks.iter().map(|remark| remark.text.clone()).collect::<Vec<_>>())
     };

@@ -121,7 +121,7 @@ pub const FIELDS: [Field; 18] = [
         default: "2s",
         doc: "The target for the time to the first token.",
         set: |policy, value| {
-            policy.slo_ttft_ms = millis(value, 10, 600_000)?;
+            policy.spec.slo_ttft_ms = millis(value, 10, 600_000)?;
             Some(())
         },
     },
@@ -132,7 +132,7 @@ pub const FIELDS: [Field; 18] = [
         default: "200ms",
         doc: "The target for the time per further token.",
         set: |policy, value| {
-            policy.slo_tpot_ms = millis(value, 1, 10_000)?;
+            policy.spec.slo_tpot_ms = millis(value, 1, 10_000)?;
             Some(())
         },
     },
@@ -143,7 +143,7 @@ pub const FIELDS: [Field; 18] = [
         default: "learned",
         doc: "Requests in flight that one replica shall carry; overrides what is learned.",
         set: |policy, value| {
-            policy.target_in_flight = Some(number(value, 0.1, 100_000.0)?);
+            policy.spec.target_in_flight = Some(number(value, 0.1, 100_000.0)?);
             Some(())
         },
     },
@@ -154,7 +154,7 @@ pub const FIELDS: [Field; 18] = [
         default: "80",
         doc: "GPU use above which the survivors of a step down may not run.",
         set: |policy, value| {
-            policy.gpu_ceiling = number(value, 10.0, 100.0)? / 100.0;
+            policy.spec.gpu_ceiling = number(value, 10.0, 100.0)? / 100.0;
             Some(())
         },
     },
@@ -165,7 +165,7 @@ pub const FIELDS: [Field; 18] = [
         default: "learned, 5m..1h, 10m at first",
         doc: "Evidence needed before a replica is released.",
         set: |policy, value| {
-            policy.ghost_hold_ms = Some(millis(value, 10_000, 86_400_000)?);
+            policy.spec.ghost_hold_ms = Some(millis(value, 10_000, 86_400_000)?);
             Some(())
         },
     },
@@ -176,7 +176,7 @@ pub const FIELDS: [Field; 18] = [
         default: "1h",
         doc: "Idle time before zero; without a wake source zero is never reached.",
         set: |policy, value| {
-            policy.zero_after = if value == "never" {
+            policy.spec.zero_after = if value == "never" {
                 ZeroAfter::Never
             } else {
                 ZeroAfter::After { millis: millis(value, 60_000, 30 * 86_400_000)? }
@@ -226,7 +226,7 @@ pub const FIELDS: [Field; 18] = [
         default: "chat",
         doc: "The traffic assumed until the workload itself has been measured.",
         set: |policy, value| {
-            policy.profile = match value {
+            policy.spec.profile = match value {
                 "chat" => Profile::Chat,
                 "long-context" => Profile::LongContext,
                 "batch" => Profile::Batch,
@@ -242,7 +242,7 @@ pub const FIELDS: [Field; 18] = [
         default: "from the pod's requests",
         doc: "GPUs of one replica.",
         set: |policy, value| {
-            policy.gpus_per_replica = Some(integer(value, 1, 1_024)?);
+            policy.spec.gpus_per_replica = Some(integer(value, 1, 1_024)?);
             Some(())
         },
     },
@@ -253,7 +253,7 @@ pub const FIELDS: [Field; 18] = [
         default: "act",
         doc: "shadow publishes what it would do and answers the present count.",
         set: |policy, value| {
-            policy.mode = match value {
+            policy.spec.mode = match value {
                 "act" => Mode::Act,
                 "shadow" => Mode::Shadow,
                 _ => return None,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::*;
-use crate::decision::{Phase, Replicas};
+use crate::decision::{Mode, Phase, Profile, Replicas, ZeroAfter};
 use crate::inventory::{Counted, Endpoint, Kubernetes, Member, WorkloadKey};
 
 fn parsed(metadata: &[(&str, &str)]) -> Policy {
@@ -51,18 +51,21 @@ fn every_key_is_read() {
         metrics_port: Some(8_000),
         metrics_path: Some("/metrics".to_owned()),
         model_name: Some("meta/llama-3 8b".to_owned()),
-        slo_ttft_ms: 1_500,
-        slo_tpot_ms: 50,
-        target_in_flight: Some(12.5),
-        gpu_ceiling: 0.75,
-        ghost_hold_ms: Some(300_000),
-        zero_after: ZeroAfter::After { millis: 7_200_000 },
         wake_source: Some("gateway-1".to_owned()),
         warm_schedule: Some(WarmSchedule::parse(schedule).unwrap()),
         by_hand: ByHand::parse("replicas=2; until=2026-12-01T08:00:00Z"),
-        profile: Profile::LongContext,
-        gpus_per_replica: Some(8),
-        mode: Mode::Shadow,
+        spec: Spec {
+            slo_ttft_ms: 1_500,
+            slo_tpot_ms: 50,
+            target_in_flight: Some(12.5),
+            gpu_ceiling: 0.75,
+            ghost_hold_ms: Some(300_000),
+            zero_after: ZeroAfter::After { millis: 7_200_000 },
+            profile: Profile::LongContext,
+            gpus_per_replica: Some(8),
+            mode: Mode::Shadow,
+            ..Spec::default()
+        },
     };
     assert_eq!(policy, expected);
 }
@@ -77,8 +80,8 @@ fn the_words_of_the_table_are_the_words_that_are_read() {
     }
     assert_eq!(parsed(&[("engine", "auto")]).engine, None);
     assert_eq!(parsed(&[("engine", "vllm")]).engine, Some(EngineFamily::Vllm));
-    assert_eq!(parsed(&[("zeroAfter", "never")]).zero_after, ZeroAfter::Never);
-    assert_eq!(parsed(&[("profile", "batch")]).profile, Profile::Batch);
+    assert_eq!(parsed(&[("zeroAfter", "never")]).spec.zero_after, ZeroAfter::Never);
+    assert_eq!(parsed(&[("profile", "batch")]).spec.profile, Profile::Batch);
 }
 
 #[test]
@@ -167,7 +170,7 @@ fn all_faults_are_told_at_once_in_a_stable_order() {
 
 #[test]
 fn b2_a_key_comes_as_itself_or_from_the_environment_but_not_both() {
-    assert_eq!(parsed(&[("sloTtftFromEnv", "3s")]).slo_ttft_ms, 3_000);
+    assert_eq!(parsed(&[("sloTtftFromEnv", "3s")]).spec.slo_ttft_ms, 3_000);
     let text = refused(&[("sloTtft", "3s"), ("sloTtftFromEnv", "3s")]);
     assert_eq!(text, "bad metadata: sloTtft: expected it once, as itself or as FromEnv");
 }
@@ -367,7 +370,7 @@ proptest! {
             ("sloTtft", format!("{ttft_ms}ms").as_str()),
             ("targetInFlight", in_flight.to_string().as_str()),
         ]).unwrap();
-        prop_assert_eq!(policy.slo_ttft_ms, ttft_ms);
-        prop_assert_eq!(policy.target_in_flight, Some(f64::from(in_flight)));
+        prop_assert_eq!(policy.spec.slo_ttft_ms, ttft_ms);
+        prop_assert_eq!(policy.spec.target_in_flight, Some(f64::from(in_flight)));
     }
 }

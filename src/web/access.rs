@@ -17,13 +17,14 @@
 //! a forwarding header, a foreign `Origin`, or a `Host` that is neither an IP address nor
 //! `localhost` counts as coming from elsewhere.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use axum::http::{HeaderMap, header};
-use tokio::io::AsyncReadExt as _;
 
 use super::Error;
+use crate::files::{self, MAX_KEY_BYTES};
 
 /// Tokens are longer than a guess and shorter than a page.
 const TOKEN_BYTES: std::ops::RangeInclusive<usize> = 16..=4_096;
@@ -41,6 +42,18 @@ pub(crate) enum Intent {
     Write,
 }
 
+/// No token can be had from the file.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "`--api-token-file {}`: expected a file with a token of {} to {} bytes",
+    path.display(), TOKEN_BYTES.start(), TOKEN_BYTES.end()
+)]
+pub struct TokenFile {
+    path: PathBuf,
+    #[source]
+    source: Option<io::Error>,
+}
+
 /// The rule of the module's table.
 #[derive(Debug, Clone, Default)]
 pub struct Access {
@@ -53,6 +66,15 @@ impl Access {
     #[must_use]
     pub fn new(token_file: Option<PathBuf>) -> Access {
         Access { token_file }
+    }
+
+    /// Reads the token once, so that a file that is of no use is told at the start.
+    ///
+    /// # Errors
+    ///
+    /// When there is a file and no token can be had from it.
+    pub fn check_file(&self) -> Result<(), TokenFile> {
+        self.token_file.as_deref().map_or(Ok(()), |path| read_token(path).map(drop))
     }
 
     pub(crate) async fn check(
@@ -68,7 +90,10 @@ impl Access {
             (None, Intent::Read) => Ok(()),
             (None, Intent::Write) => Err(Error::WritesAreLocal),
             (Some(path), Intent::Read | Intent::Write) => {
-                let token = read_token(path).await.ok_or(Error::TokenFile)?;
+                let path = path.clone();
+                // On a thread of its own: a disk may hang.
+                let read = tokio::task::spawn_blocking(move || read_token(&path)).await;
+                let token = read.ok().and_then(Result::ok).ok_or(Error::TokenFile)?;
                 let given = bearer(headers).ok_or(Error::Token)?;
                 if same_bytes(given, &token) { Ok(()) } else { Err(Error::Token) }
             }
@@ -116,13 +141,11 @@ fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"Bearer ").then(|| token.trim_ascii())
 }
 
-async fn read_token(path: &std::path::Path) -> Option<Vec<u8>> {
-    let limit = u64::try_from(*TOKEN_BYTES.end()).ok()?.saturating_add(2);
-    let mut token = Vec::new();
-    let file = tokio::fs::File::open(path).await.ok()?;
-    file.take(limit).read_to_end(&mut token).await.ok()?;
-    let token = token.trim_ascii();
-    TOKEN_BYTES.contains(&token.len()).then(|| token.to_vec())
+fn read_token(path: &Path) -> Result<Vec<u8>, TokenFile> {
+    let failed = |source| TokenFile { path: path.to_owned(), source };
+    let file = files::read(path, MAX_KEY_BYTES).map_err(|error| failed(Some(error)))?;
+    let token = file.trim_ascii();
+    if TOKEN_BYTES.contains(&token.len()) { Ok(token.to_vec()) } else { Err(failed(None)) }
 }
 
 /// Takes the same time wherever the first difference is; only the length may show.

@@ -122,8 +122,24 @@ async fn what_cannot_start_says_why_and_exits_with_2() {
         (&["--config", &no_source], &[&no_source, "wakeSource", "gate"]),
         (&["--config", &good, "--grpc-address", "nowhere"], &["nowhere", "HOST:PORT"]),
         (&["--config", &good, "--scrape-timeout", "soon"], &["soon", "--scrape-timeout"]),
-        (&["--config", &good, "--state-dir", &good], &[&good]),
-        (&["--config", &good, "--decision-log", &log], &[&log]),
+        (&["--config", &good, "--state-dir", &good], &[&good, "expected a directory"]),
+        (&["--config", &good, "--decision-log", &log], &[&log, "a directory that is there"]),
+        (&["--config", &good, "--decision-log", &folder], &[&folder, "a directory"]),
+        (
+            &["--decision-log", &log, "--decision-log-bytes", "0"],
+            &["--decision-log-bytes", "65536"],
+        ),
+        (&["--decision-log-bytes", "99999"], &["--decision-log <FILE>"]),
+        (&["--api-token-file", &missing], &["--api-token-file", &missing, "16 to 4096 bytes"]),
+        (&["--api-token-file", "/dev/zero"], &["/dev/zero", "more than 65536 bytes"]),
+        (&["--api-token-file", &good], &["--api-token-file", &good, "16 to 4096 bytes"]),
+        (&["--namespace", "BAD NS"], &["--namespace", "BAD NS", "lower-case letters"]),
+        (&["--namespace", "team-a"], &["--namespace", "--kubeconfig"]),
+        (&["--kubeconfig", "/dev/zero"], &["/dev/zero", "more than"]),
+        (&["--kubeconfig", &folder], &[&folder, "it is a directory"]),
+        (&["--drain-delay", "2h"], &["--drain-delay", "2h", "an hour at most"]),
+        (&["--shutdown-grace", "soon"], &["--shutdown-grace", "soon", "an hour at most"]),
+        (&["--tls-cert", "/dev/zero", "--tls-key", &good], &["/dev/zero", "more than", "--tls"]),
         (
             &["--config", &good, "--tls-cert", &good, "--tls-key", &good],
             &[&good, "no PEM certificate"],
@@ -148,6 +164,44 @@ async fn what_cannot_start_says_why_and_exits_with_2() {
             assert!(end.stderr.contains(part), "{flags:?}: {part:?} is not in\n{}", end.stderr);
         }
         assert_eq!(end.stdout, "", "{flags:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_command_that_cannot_begin_names_the_flag_and_exits_with_2() {
+    let conformance = ["conformance", "127.0.0.1:1", "--namespace", "a", "--name"];
+    let of = |flags: &[&'static str]| [&conformance[..], flags].concat();
+    let twice = ["b", "--metadata", "k=1", "--metadata", "k=2"];
+    let keys = ["b", "--tls-ca", "/dev/null", "--tls-cert", "/dev/null", "--tls-key", "/dev/zero"];
+    let token = "--token-file";
+    let backtest = ["backtest", "--prometheus", "http://127.0.0.1:1", "-w", "llm", "-n"];
+    let cases: &[(Vec<&str>, &[&str])] = &[
+        (of(&[""]), &["--name <NAME>", "lower-case letters"]),
+        (of(&["b", "--namespace", ""]), &["--namespace"]),
+        (of(&["b", "--duration", "0"]), &["--duration", "100ms to 1h"]),
+        (vec!["conformance", "scaler", "--namespace", "a", "--name", "b"], &["HOST:PORT"]),
+        (of(&twice), &["`k` is given twice"]),
+        (of(&keys), &["--tls-key /dev/zero", "more than"]),
+        (vec!["explain", "a/b", token, "/dev/zero"], &["--token-file /dev/zero", "more than"]),
+        (vec!["explain", "a/b", token, "/dev/null"], &["--token-file /dev/null", "one line"]),
+        (vec!["explain", "a/b", "--trigger", ""], &["--trigger"]),
+        (vec!["replay", "/"], &["`/`", "it is a directory"]),
+        (vec!["doctor", "-f", "/dev/zero"], &["--file /dev/zero", "more than"]),
+        (
+            vec!["doctor", "--prometheus", "http://a", "--prometheus-token-file", "/no"],
+            &["--prometheus-token-file /no", "No such file"],
+        ),
+        ([&backtest[..], &["BAD NS"]].concat(), &["--namespace", "BAD NS"]),
+        ([&backtest[..], &["a", "--profile", "/"]].concat(), &["profile `/`", "a directory"]),
+        ([&backtest[..], &["a", "--warmup", "6d"]].concat(), &["--warmup", "at most half"]),
+        ([&backtest[..], &["a", "--report", "/no/x"]].concat(), &["cannot write `/no/x`"]),
+    ];
+    let ends = join_all(cases.iter().map(|(args, _)| run(args))).await;
+    for ((args, parts), end) in cases.iter().zip(ends) {
+        assert_eq!(end.code, Some(2), "{args:?}: {end:?}");
+        for part in *parts {
+            assert!(end.stderr.contains(part), "{args:?}: {part:?} is not in\n{}", end.stderr);
+        }
     }
 }
 

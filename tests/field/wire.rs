@@ -9,11 +9,15 @@ mod keda;
 mod prometheus;
 mod scaler;
 mod upstream;
+#[path = "../support/wait.rs"]
+mod wait;
 
 use std::future::Future;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
+
+use wait::eventually;
 
 /// Long enough for a machine under load, short enough to see a hang.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -42,17 +46,4 @@ where
 /// Waits for something that must come.
 async fn soon<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, what).await.expect("it comes within the patience of a test")
-}
-
-/// Waits until `attempt` gives something.
-async fn eventually<T>(attempt: impl Fn() -> Option<T>) -> T {
-    soon(async {
-        loop {
-            if let Some(value) = attempt() {
-                return value;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    })
-    .await
 }

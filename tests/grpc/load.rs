@@ -8,9 +8,10 @@ use tonic::codegen::Service as _;
 use tonic::codegen::http::uri::PathAndQuery;
 
 use super::support::{
-    Scaler, eventually, is_active, metrics_of, open_stream, publish, pushed, scaled_object, soon,
-    wanted, workload,
+    Scaler, is_active, metrics_of, open_stream, publish, pushed, scaled_object, soon, wanted,
+    workload,
 };
+use crate::support::eventually;
 
 fn fleet(n: usize) -> Vec<std::sync::Arc<ghostscaler::inventory::Workload>> {
     (0..n).map(|index| workload(&format!("w{index}"), 0, Some(1))).collect()
@@ -104,7 +105,8 @@ async fn d6_cancelled_streams_free_everything_and_the_connection_lives_on() {
             streams.push(open_stream(&mut client, &format!("w{index}")).await);
         }
         drop(streams);
-        eventually(|| scaler.metrics.open_streams() == 0).await;
+        eventually("the streams' end", async || (scaler.metrics.open_streams() == 0).then_some(()))
+            .await;
         assert!(scaler.registry.trackers().iter().all(|tracker| tracker.n_streams() == 0));
         assert_eq!(wanted(&mut client, "w0").await.unwrap(), 1);
     }
@@ -141,7 +143,8 @@ async fn d9_connections_that_come_and_go_leave_nothing_behind() {
         assert_eq!(wanted(&mut client, "a").await.unwrap(), 2);
         drop((stream, client));
     }
-    eventually(|| scaler.metrics.open_streams() == 0).await;
+    eventually("the streams' end", async || (scaler.metrics.open_streams() == 0).then_some(()))
+        .await;
     assert_eq!(scaler.tracker("a", &[]).n_streams(), 0);
 }
 

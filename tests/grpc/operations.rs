@@ -1,5 +1,6 @@
 //! Checklist F: health, reflection, shutdown, connection age, TLS.
 
+use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,11 +20,10 @@ use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 use tonic_reflection::pb::v1::{ListServiceResponse, ServerReflectionRequest};
 
-use super::support::{
-    Client, Scaler, eventually, open_stream, options, pushed, soon, wanted, workload,
-};
+use super::support::{Client, Scaler, open_stream, options, pushed, soon, wanted, workload};
+use crate::support::eventually;
 
-/// Linux's, which fails to open a pipe for writing that nobody reads.
+/// Linux's, which fails to write to a pipe that is full.
 const O_NONBLOCK: i32 = 0o4_000;
 
 const SERVICES: [&str; 2] = ["", "externalscaler.ExternalScaler"];
@@ -144,7 +144,7 @@ async fn f8_a_connection_is_renewed_at_its_age_without_a_failed_call() {
     assert_eq!(scaler.metrics.count(Rpc::GetMetrics, Code::Ok, Caller::Poll), n_answered);
     // The stream had a life of its own and pins no connection.
     assert_eq!(pushed(&mut stream).await, None);
-    eventually(|| proxy.n_open() <= 1).await;
+    eventually("the old connections' end", async || (proxy.n_open() <= 1).then_some(())).await;
 }
 
 /// Passes connections on and counts them.
@@ -265,10 +265,11 @@ async fn f111_new_certificates_are_used_without_dropping_connections_and_bad_one
     // Halfway through a replacement, certificate and key do not fit together.
     let refused = || scaler.metrics.tls_reloads(false);
     replace("second-server.pem", &folder.path().join("tls.crt"));
-    eventually(|| refused() == 1).await;
+    eventually("a refusal", async || (refused() == 1).then_some(())).await;
     assert_eq!(wanted(&mut connect(&scaler, first()).await.unwrap(), "a").await.unwrap(), 3);
     replace("second-server.key", &folder.path().join("tls.key"));
-    eventually(|| scaler.metrics.tls_reloads(true) == 1).await;
+    let reloaded = async || (scaler.metrics.tls_reloads(true) == 1).then_some(());
+    eventually("new files in use", reloaded).await;
     let mut new = connect(&scaler, second()).await.unwrap();
     assert_eq!(wanted(&mut new, "a").await.unwrap(), 3);
     assert_eq!(wanted(&mut old, "a").await.unwrap(), 3);
@@ -276,7 +277,7 @@ async fn f111_new_certificates_are_used_without_dropping_connections_and_bad_one
     assert!(alive.is_err(), "the old connection's stream ended");
 
     std::fs::remove_file(folder.path().join("tls.key")).unwrap();
-    eventually(|| refused() >= 2).await;
+    eventually("another refusal", async || (refused() >= 2).then_some(())).await;
     assert_eq!(wanted(&mut connect(&scaler, second()).await.unwrap(), "a").await.unwrap(), 3);
 }
 
@@ -285,29 +286,22 @@ async fn f111_certificate_files_that_hang_hold_up_no_call_and_no_new_connection(
     let folder = tempfile::tempdir().unwrap();
     let secure = Options { tls: Some(tls(folder.path(), false)), ..options() };
     let scaler = Scaler::start_with(&[workload("a", 0, Some(3))], secure);
-    // Opening a pipe waits for the one who writes it.
-    let pipe = folder.path().join("pipe");
-    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    std::fs::rename(&pipe, folder.path().join("tls.key")).unwrap();
-    let is_open = || {
-        let mut writes = std::fs::OpenOptions::new();
-        writes.write(true).custom_flags(O_NONBLOCK).open(folder.path().join("tls.key"))
-    };
-    let mut writer = None;
-    soon(async {
-        while writer.is_none() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-            writer = is_open().ok();
-        }
-    })
-    .await;
+    // A pipe that somebody holds open is waited for.
+    let path = folder.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+    let mut both = std::fs::OpenOptions::new();
+    let mut pipe = both.read(true).write(true).custom_flags(O_NONBLOCK).open(&path).unwrap();
+    while pipe.write(&[0; 4_096]).is_ok() {}
+    std::fs::rename(&path, folder.path().join("tls.key")).unwrap();
+    // There is room in it once the reader has taken something.
+    eventually("a reader", async || pipe.write(&[0]).ok()).await;
     // It is being read now, and nothing will come of it.
     for _ in 0..3 {
         let trusting = ClientTlsConfig::new().ca_certificate(certificate("first-ca.pem"));
         let mut client = connect(&scaler, trusting).await.unwrap();
         assert_eq!(wanted(&mut client, "a").await.unwrap(), 3);
     }
-    drop(writer);
+    drop(pipe);
 }
 
 /// Puts a file in another's place in one go, as a mounted secret changes.

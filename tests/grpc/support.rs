@@ -30,16 +30,6 @@ pub(super) async fn soon<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, what).await.expect("it comes within the patience of a test")
 }
 
-/// Waits until `reached` holds.
-pub(super) async fn eventually(reached: impl Fn() -> bool) {
-    soon(async {
-        while !reached() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await;
-}
-
 /// A running scaler.
 pub(super) struct Scaler {
     pub(super) registry: Registry,

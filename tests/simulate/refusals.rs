@@ -35,6 +35,10 @@ fn what_is_wrong_with_a_flag_is_said_with_what_was_expected() {
         ("--change 1m=70b-4xh100", "`--change` from `8b-a100` to `70b-4xh100`: expected as many"),
         ("--generate stairs", "process `stairs` is not known: expected a file or one of step"),
         ("--seeds 0", "invalid value '0' for '--seeds <N>'"),
+        ("--min 251", "invalid value '251' for '--min <N>'"),
+        ("--gpu-budget 0", "invalid value '0' for '--gpu-budget <N>'"),
+        ("--standing-gpus 0", "invalid value '0' for '--standing-gpus <N>'"),
+        ("--days 2", "--generate <NAME|FILE>"),
         ("--report /nowhere/page.html", "cannot write `/nowhere/page.html`: No such file"),
     ] {
         let why = refusal(&format!("{trace} {flags}"));

@@ -11,6 +11,7 @@ use crate::calibration::StepRow;
 use crate::engine::{
     Engine, Event, FrontendCost as Frontend, Profile, Rejected, Request, Time, Watch, secs_from_ps,
 };
+use crate::files;
 
 /// All phases of a capture.
 #[derive(Debug, Clone)]
@@ -280,7 +281,7 @@ impl Phase {
 
 /// The lines below the header: a name and so many numbers.
 fn read_csv<const N: usize>(path: &Path) -> Result<Vec<(String, [f64; N])>, Error> {
-    let text = std::fs::read_to_string(path)
+    let text = files::read_text(path, files::MAX_DOCUMENT_BYTES)
         .map_err(|source| Error::Read { path: path.to_owned(), source })?;
     let mut rows = Vec::new();
     for (index, line) in text.lines().enumerate().skip(1) {

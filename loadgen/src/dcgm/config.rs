@@ -5,13 +5,14 @@
 mod check;
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Visitor};
 
 use crate::duration;
 use crate::engine::{Faults, Time};
+use crate::files::{self, MAX_DOCUMENT_BYTES};
 
 /// A fleet of nodes, each with an exporter of its own.
 #[derive(Debug, Clone, Deserialize, PartialEq)]
@@ -321,7 +322,7 @@ impl Fleet {
     ///
     /// When it cannot be read, is no fleet, or has values that make none; all of them are named.
     pub fn load(path: &str) -> Result<Fleet, Error> {
-        let text = std::fs::read_to_string(path)
+        let text = files::read_text(Path::new(path), MAX_DOCUMENT_BYTES)
             .map_err(|source| Error::Read { path: path.into(), source })?;
         Fleet::parse(path, &text)
     }

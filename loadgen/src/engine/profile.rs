@@ -4,7 +4,8 @@
 
 mod check;
 
-use std::path::PathBuf;
+use std::io::ErrorKind::NotFound;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
@@ -12,6 +13,7 @@ pub use check::{Fault, Faults};
 
 use crate::engine::step_time::{Curve, StepTime};
 use crate::engine::time::ps_from_secs;
+use crate::files::{self, MAX_DOCUMENT_BYTES};
 
 /// A served model on its GPUs.
 #[derive(Debug, Clone, Deserialize, PartialEq)]
@@ -191,11 +193,12 @@ impl Profile {
         if let Some(text) = Profile::preset_text(name_or_path) {
             return Profile::parse(name_or_path, text);
         }
-        let is_path = name_or_path.contains(['/', '.']);
-        match std::fs::read_to_string(name_or_path) {
+        match files::read_text(Path::new(name_or_path), MAX_DOCUMENT_BYTES) {
             Ok(text) => Profile::parse(name_or_path, &text),
-            Err(source) if is_path => Err(Error::Read { path: name_or_path.into(), source }),
-            Err(_neither_name_nor_file) => Err(Error::Unknown { name: name_or_path.to_owned() }),
+            Err(source) if source.kind() == NotFound && !name_or_path.contains(['/', '.']) => {
+                Err(Error::Unknown { name: name_or_path.to_owned() })
+            }
+            Err(source) => Err(Error::Read { path: name_or_path.into(), source }),
         }
     }
 

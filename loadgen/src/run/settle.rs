@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 
 use super::plan::{Class, ClassSpec, Load, Plan};
 use super::prompt::{Alphabet, Form, Prompts};
@@ -13,6 +13,7 @@ use super::slo::Slo;
 use super::target::{Page, Target, Tls};
 use super::users::Users;
 use super::{Args, Endpoint, KNEE_STEP_S, replicas};
+use crate::files::{self, MAX_KEY_BYTES};
 use crate::traces::{self, Lengths};
 
 /// A run at a rate without an end, unless `--duration` says otherwise.
@@ -34,9 +35,6 @@ impl Args {
         if self.token_ids && self.endpoint == Endpoint::Chat {
             bail!("--token-ids goes with --endpoint completions: a chat has no token numbers");
         }
-        if !(1e-3..=1e4).contains(&self.gpus_per_replica) {
-            bail!("--gpus-per-replica is {}: expected 0.001 to 10000", self.gpus_per_replica);
-        }
         let lengths = match &self.lengths {
             Some(path) => Lengths::load(path)?,
             None => Lengths::Drawn { input: self.input_tokens, output: self.output_tokens },
@@ -55,8 +53,7 @@ impl Args {
             (_, _, _) => bail!("expected --rate, or --trace with --trace-format"),
         };
         let duration_s = match (self.duration, &load) {
-            (Some(duration_s), _) if duration_s > 0.0 => Some(duration_s),
-            (Some(_), _) => bail!("--duration is 0: expected a time such as 30s"),
+            (Some(duration_s), _) => Some(duration_s),
             (None, Load::Trace { .. }) => None,
             (None, Load::Rate { .. }) if self.find_knee => Some(KNEE_STEP_S),
             (None, Load::Rate { curve, .. }) => curve.span_s().is_none().then_some(RUN_S),
@@ -136,10 +133,15 @@ impl Args {
 
     fn authorization(&self) -> anyhow::Result<Option<http::HeaderValue>> {
         let key = match (&self.api_key_file, &self.api_key) {
-            (Some(path), _) => std::fs::read_to_string(path)
-                .with_context(|| format!("cannot read the API key in {}", path.display()))?,
-            (None, Some(key)) => key.0.clone(),
-            (None, None) => return Ok(None),
+            (Some(path), _) => {
+                let key = files::read_text(path, MAX_KEY_BYTES)
+                    .with_context(|| format!("cannot read the API key in {}", path.display()))?;
+                ensure!(!key.trim().is_empty(), "the API key file {} is empty", path.display());
+                key
+            }
+            // Set to nothing is how a shell unsets it.
+            (None, Some(key)) if !key.0.is_empty() => key.0.clone(),
+            (None, Some(_) | None) => return Ok(None),
         };
         let mut value = http::HeaderValue::from_str(&format!("Bearer {}", key.trim())).map_err(
             |_characters| anyhow::anyhow!("the API key has characters that no header can carry"),

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -20,6 +20,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::failure::{Failure, Fault};
+use crate::files::{self, MAX_PEM_BYTES};
 
 /// A server that takes no connection in this time is down for its users too.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
@@ -44,7 +45,7 @@ pub enum Error {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
-        source: rustls::pki_types::pem::Error,
+        source: pem::Error,
     },
     /// TLS is asked for, and there is no certificate to trust.
     #[error("no certificate to trust on this machine: name a file with --tls-ca")]
@@ -261,7 +262,10 @@ impl Tls {
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
     let error = |source| Error::Certificates { path: path.to_owned(), source };
-    CertificateDer::pem_file_iter(path).map_err(error)?.collect::<Result<_, _>>().map_err(error)
+    let pem = files::read(path, MAX_PEM_BYTES).map_err(|source| error(pem::Error::Io(source)))?;
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+    let found = found.map_err(error)?;
+    if found.is_empty() { Err(error(pem::Error::NoItemsFound)) } else { Ok(found) }
 }
 
 #[cfg(test)]

@@ -115,7 +115,13 @@ impl FromStr for Order {
             "counter-reset" => Pathology::CounterReset,
             "oom-kill" => Pathology::OomKill(millis("value", value)?.unwrap_or(10_000)),
             "stats-off" => Pathology::StatsOff,
-            "renamed-metrics" => Pathology::RenamedMetrics(value.unwrap_or("vllm_").to_owned()),
+            "renamed-metrics" => {
+                let prefix = value.unwrap_or("vllm_");
+                if !is_prefix(prefix) {
+                    return Err(Error::Prefix { value: prefix.to_owned() });
+                }
+                Pathology::RenamedMetrics(prefix.to_owned())
+            }
             _ => Pathology::AdmissionLimit(
                 value
                     .and_then(|value| value.parse().ok())
@@ -128,6 +134,12 @@ impl FromStr for Order {
             for_ms: millis("length", for_text)?,
         })
     }
+}
+
+/// Whether a metric's name can begin with it.
+fn is_prefix(text: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
+    !text.starts_with(|c: char| c.is_ascii_digit()) && !text.is_empty() && text.chars().all(plain)
 }
 
 fn split(text: &str, separator: char) -> (&str, Option<&str>) {
@@ -178,6 +190,12 @@ pub enum Error {
         text: String,
         /// Why it is none.
         source: duration::Error,
+    },
+    /// A prefix that no metric's name can have.
+    #[error("`renamed-metrics` is `{value}`: expected letters, digits, _ and :, no digit first")]
+    Prefix {
+        /// What was found.
+        value: String,
     },
     /// An admission limit without a number.
     #[error("`admission-limit` is `{value}`: expected a number of requests")]
@@ -296,6 +314,8 @@ mod tests {
             ("hang@soon", "the start of a pathology is `soon`: expected a duration"),
             ("hang+", "the length of a pathology is ``: expected a duration"),
             ("admission-limit", "`admission-limit` is ``: expected a number"),
+            ("renamed-metrics=", "`renamed-metrics` is ``: expected letters"),
+            ("renamed-metrics=8 b", "`renamed-metrics` is `8 b`: expected letters"),
         ] {
             let error = text.parse::<Order>().unwrap_err().to_string();
             assert!(error.starts_with(expect), "{text}: {error}");

@@ -7,6 +7,7 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
 use super::Error;
+use crate::files;
 use crate::text::shortened;
 
 /// The longest line: a Mooncake row with the hashes of a million tokens has some 20 KB.
@@ -27,7 +28,7 @@ pub(super) struct Lines {
 impl Lines {
     pub(super) fn open(path: &Path) -> Result<Lines, Error> {
         let file =
-            File::open(path).map_err(|source| Error::Open { path: path.to_owned(), source })?;
+            files::open(path).map_err(|source| Error::Open { path: path.to_owned(), source })?;
         let input = BufReader::with_capacity(1 << 16, file);
         Ok(Lines { path: path.to_owned(), input, line: 0, buffer: Vec::new() })
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::time::Duration;
 
-use super::server::{Server, stream};
+use super::server::{Act, Server, stream};
 use super::{at, loadgen, report};
 
 fn quick() -> Server {
@@ -53,7 +53,7 @@ fn what_is_required_decides_the_exit_code() {
     for (bounds, code) in [
         (vec!["--require", "ttft.p99<30s"], 0),
         (vec!["--require", "ttft.max<0.000001"], 1),
-        (vec!["--slo-ttft", "0", "--require"], 1),
+        (vec!["--require"], 0),
         (vec!["--require", "errors<1%", "--require", "e2e.p50<0"], 1),
     ] {
         let flags: Vec<&str> =
@@ -81,7 +81,21 @@ fn what_cannot_run_says_why_and_exits_with_2() {
         (url, vec!["--rate", "1", "--require", "quick"], "no requirement"),
         (url, vec!["--rate", "1", "--output", "no/such/folder/x"], "cannot write to no/such"),
         (url, vec!["--rate", "1", "--api-key-file", "no/key"], "cannot read the API key in no/key"),
+        (url, vec!["--rate", "1", "--api-key-file", "/dev/zero"], "more than 65536 bytes"),
+        (url, vec!["--rate", "1", "--api-key-file", "/dev/null"], "file /dev/null is empty"),
         (url, vec!["--rate", "1", "--token-ids"], "--endpoint completions"),
+        (url, vec!["--rate", "0.01", "--duration", "1s"], "nothing is due within the run"),
+        (url, vec!["--rate", "0.001", "--find-knee"], "nothing is due within the run"),
+        (url, vec!["--rate", "1", "--slo-ttft", "0"], "--slo-ttft is 0s: expected 1ms to 1d"),
+        (url, vec!["--rate", "1", "--timeout", "0"], "--timeout is 0s: expected 1ms to 1d"),
+        (url, vec!["--rate", "1", "--gpus-per-replica", "0"], "--gpus-per-replica is 0"),
+        (url, vec!["--rate", "1", "--scale", "2"], "--trace <FILE>"),
+        (url, vec!["--rate", "1", "--bin", "1s"], "--trace <FILE>"),
+        (url, vec!["--rate", "1", "--class", "a", "--class", "a"], "--class a is given twice"),
+        (url, vec!["--rate", "1", "--class", "a,model="], "--class a: expected a name"),
+        (url, vec!["--rate", "1", "--class", "a,slo-e2e=0"], "--class a: expected an slo"),
+        (url, vec!["--rate", "1", "--tls-ca", trace], "--tls-ca is of no use"),
+        ("https://a", vec!["--rate", "1", "--tls-ca", trace], "cannot use the certificates"),
         (url, vec![], "--rate"),
         ("localhost:1", vec!["--rate", "1"], "expected http://HOST[:PORT]"),
     ] {
@@ -138,10 +152,16 @@ fn a_seed_settles_every_request_however_many_threads_send_them() {
 
 #[test]
 fn classes_have_their_own_lengths_models_and_promises() {
-    let server = quick();
+    let server = Server::start(|asked| {
+        let mut acts = stream(asked, 2, Duration::ZERO);
+        if asked.body["model"] == "other" {
+            acts.insert(0, Act::Wait(Duration::from_millis(50)));
+        }
+        acts
+    });
     let flags = "--rate 100 --duration 2s --any-model \
                  --class chat,weight=3,input=10,slo-ttft=30s \
-                 --class batch,input=200,model=other,slo-ttft=0";
+                 --class batch,input=200,model=other,slo-ttft=25ms";
     let report = report(&server.url(), flags);
     let classes = report["classes"].as_array().unwrap();
     assert_eq!(

@@ -97,3 +97,21 @@ fn an_old_server_leaves_connections_open_at_sigterm() {
         assert!(engine.exit().success());
     }
 }
+
+#[test]
+fn a_flag_that_makes_no_sense_is_named_with_what_was_expected() {
+    for (flags, words) in [
+        (["--model", ""], "--model <NAME>"),
+        (["--replicas", "0"], "--replicas <N>"),
+        (["--api-key-file", "/dev/zero"], "it has more than 65536 bytes"),
+        (["--api-key-file", "/dev/null"], "the key file /dev/null is empty"),
+        (["--api-key-file", "/"], "it is a directory"),
+        (["--profile", "/dev/zero"], "it has more than 20971520 bytes"),
+        (["--profile", "nobody"], "profile `nobody` is not known"),
+    ] {
+        let profile = if flags[0] == "--profile" { &[][..] } else { &["--profile", "tiny-cpu"] };
+        let (code, said) = Engine::fail(&[profile, &flags].concat());
+        assert_eq!(code, Some(2), "{flags:?}: {said}");
+        assert!(said.contains(words), "{flags:?}: {said}");
+    }
+}

@@ -43,7 +43,16 @@ pub(super) fn compose(
         .ghost
         .surplus(&state.evidence, &said.level, &state.learned.band, supply)
         .filter(|_| may_release && observation.by_hand.is_none());
-    votes.push(state.ghost.vote(surplus.as_ref(), &state.evidence, supply));
+    // What has not moved since the last sample may hang: evidence from before does not outvote that.
+    let (still, frozen) = (said.seen.still, said.seen.frozen);
+    let in_doubt = frozen > 0 || (still > 0 && surplus.is_some());
+    let surplus = surplus.filter(|_| still == 0);
+    votes.push(if in_doubt {
+        let reason = Reason::InDoubt { replicas: still };
+        Vote { rule: Rule::Ghost, want: Some(supply.ordered), reason }
+    } else {
+        state.ghost.vote(surplus.as_ref(), &state.evidence, supply)
+    });
     votes.extend(floor_votes.iter().filter(|vote| vote.reason != Reason::Silent));
     votes.extend(raising.iter().skip(4).filter(|vote| vote.reason != Reason::Silent));
 
@@ -109,10 +118,6 @@ fn holding_votes(state: &State, observation: &Observation, said: &Said, votes: &
         }
         Health::NotYetObserved => {
             let reason = Reason::NotYetObserved;
-            votes.push(Vote { rule: Rule::Degraded, want: ordered, reason });
-        }
-        Health::Ok | Health::Starting if said.seen.frozen > 0 => {
-            let reason = Reason::InDoubt { replicas: said.seen.frozen };
             votes.push(Vote { rule: Rule::Degraded, want: ordered, reason });
         }
         Health::Ok | Health::Starting => {}

@@ -73,7 +73,7 @@ pub(in crate::decision) struct Figures {
     /// The hold that a rehearsal found best.
     pub(in crate::decision) hold_ms: Option<u64>,
     /// What observed waiting makes of a pool's margin, as a factor.
-    pub(in crate::decision) margin: Option<f64>,
+    pub(in crate::decision) margin: f64,
     /// What a replica served at most with no backlog and the SLO kept.
     pub(in crate::decision) healthiest: Flow,
     /// The last minute was healthy, so its rate counts too.
@@ -179,7 +179,7 @@ impl Learned {
             reach: cost.reach(),
             growth: self.headroom.growth(self.rehearsal.quantile()),
             hold_ms: self.rehearsal.hold_ms(),
-            margin: Some(self.feedback.correction()),
+            margin: self.feedback.correction(),
             healthiest: self.healthiest,
             healthy: self.healthy,
             settled: self.live_for_ms >= WINDOW_MS,

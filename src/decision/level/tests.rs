@@ -14,7 +14,7 @@ fn figures() -> Figures {
         costs: Some([0.010, 0.000_1, 0.001, 0.0]),
         request: Some((200.0, 100.0)),
         settled: true,
-        margin: Some(0.0),
+        margin: 0.0,
         ..Figures::default()
     }
 }
@@ -140,7 +140,7 @@ fn capacity_is_trusted_where_the_fit_was_right() {
 
 #[test]
 fn a_larger_pool_keeps_less_free_of_each_replica() {
-    let figures = Figures { margin: Some(10.0), healthiest: FULL, ..figures() };
+    let figures = Figures { margin: 10.0, healthiest: FULL, ..figures() };
     let level = |n| level(n, &Spec::default(), &means(), &figures, true);
     // 200 · 0.0001 + 0.010 = 0.030 s of 1.970: 0.8 · 0.030/1.970 · 10 = 0.12183.
     close(level(1).margin, 0.121_83);

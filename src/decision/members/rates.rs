@@ -82,10 +82,11 @@ impl Rates {
         Some(known.any(|rate| *rate > 0.0))
     }
 
-    /// Whether the engine does nothing, as far as a counter tells that moves while it works. Ended
-    /// requests and their lengths stand still too while a long one runs.
+    /// Whether the engine does nothing, told by what moves with each step: ended requests and their
+    /// lengths stand still too while a long one runs.
     pub(super) fn stand_still(&self) -> bool {
-        self.steps.or(self.generated).is_some() && self.moved() == Some(false)
+        let moves_with_steps = self.steps.is_some() || self.generated.is_some();
+        moves_with_steps && self.moved() == Some(false)
     }
 
     pub(super) fn add(&mut self, other: &Rates) {

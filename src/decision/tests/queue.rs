@@ -1,7 +1,9 @@
 //! Rules 2 and 3: waiting work and KV pressure.
 
 use super::build::{Bench, Does, reason, wanted};
-use crate::decision::{EngineSample, Notice, Phase, Reading, Reason, Rule, Wake, WakeReading, Why};
+use crate::decision::{
+    EngineSample, Health, Notice, Phase, Reading, Reason, Rule, Wake, WakeReading, Why,
+};
 
 #[test]
 fn waiting_work_raises_in_the_tick_that_sees_it() {
@@ -140,11 +142,31 @@ fn a_frozen_replica_is_neither_busy_nor_idle() {
     bench.run(60, frozen);
     let decision = bench.tick(frozen);
     assert_eq!(reason(&decision, Rule::Queue), Reason::StuckQueue { waiting: 9.0, replicas: 1 });
-    assert_eq!(reason(&decision, Rule::Degraded), Reason::InDoubt { replicas: 1 });
+    assert_eq!(reason(&decision, Rule::Ghost), Reason::InDoubt { replicas: 1 });
     // In doubt for ten minutes, then a whole hold until anything goes.
     let wants = bench.run(1_100, frozen);
     assert!(wants.iter().all(|want| *want >= 3), "{wants:?}");
     bench.run(300, frozen);
+    assert!(bench.last.unwrap().want < 3);
+}
+
+#[test]
+fn a_replica_that_has_just_stopped_keeps_the_others_whatever_the_hold() {
+    let mut bench = Bench::new(3).deaf().spec(|spec| spec.ghost_hold_ms = Some(20_000));
+    bench.run(120, |_| Does::serving(30.0));
+    bench.run(10, |_| Does::serving(4.0));
+    // The evidence for two is from before the hang, and whole before a hang is told as one.
+    let hung = |index: usize| {
+        if index == 2 { Does { running: 4.0, ..Does::default() } } else { Does::serving(4.0) }
+    };
+    let wants = bench.run(25, hung);
+    assert!(wants.iter().all(|want| *want == 3), "{wants:?}");
+    let decision = bench.last.clone().unwrap();
+    assert_eq!((decision.health, decision.binding), (Health::Ok, Rule::Ghost));
+    assert_eq!(reason(&decision, Rule::Ghost), Reason::InDoubt { replicas: 1 });
+    let wants = bench.run(95, hung);
+    assert!(wants.iter().all(|want| *want == 3), "{wants:?}");
+    bench.run(40, |_| Does::serving(4.0));
     assert!(bench.last.unwrap().want < 3);
 }
 
@@ -163,7 +185,7 @@ fn an_engine_that_counts_at_the_end_of_requests_only_is_not_frozen_by_a_long_one
     let mut bench = Bench::new(2);
     bench.run(60, |_| Does::serving(1.0));
     bench.run(120, long);
-    assert_eq!(reason(&bench.last.unwrap(), Rule::Degraded), Reason::InDoubt { replicas: 2 });
+    assert_eq!(reason(&bench.last.unwrap(), Rule::Ghost), Reason::InDoubt { replicas: 2 });
 }
 
 #[test]

@@ -30,7 +30,7 @@ pub(super) fn double_damping(facts: &Facts) -> Result<Option<Finding>, Missing> 
     if window_s == 0 {
         return Ok(None);
     }
-    let hold_ms = own.policy().ghost_hold_ms.unwrap_or(FIRST_HOLD_MS);
+    let hold_ms = own.policy().spec.ghost_hold_ms.unwrap_or(FIRST_HOLD_MS);
     let window_ms = u64::try_from(window_s).unwrap_or(0).saturating_mul(1_000);
     let source = if window.is_some() { "" } else { ", Kubernetes's default" };
     Ok(Some(Finding {

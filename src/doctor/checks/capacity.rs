@@ -59,7 +59,7 @@ pub(super) fn beyond_quota(facts: &Facts) -> Result<Option<Finding>, Missing> {
 
 /// As the trigger says, else as the pods ask; `None` where a replica has no GPU.
 fn gpus_of_a_replica(facts: &Facts) -> Result<Option<i64>, Missing> {
-    let told = own_trigger(&facts.object).and_then(|own| own.policy().gpus_per_replica);
+    let told = own_trigger(&facts.object).and_then(|own| own.policy().spec.gpus_per_replica);
     let each = match told {
         Some(told) => Some(told),
         None => pod_facts(facts.target.as_ref()?).and_then(|pods| pods.gpus),

@@ -128,7 +128,7 @@ pub(super) fn memory_as_load(facts: &Facts) -> Result<Option<Finding>, Missing> 
 pub(super) fn target_beyond_engine(facts: &Facts) -> Result<Option<Finding>, Missing> {
     let object = &facts.object;
     let Some(own) = own_trigger(object) else { return Ok(None) };
-    let Some(target) = own.policy().target_in_flight else { return Ok(None) };
+    let Some(target) = own.policy().spec.target_in_flight else { return Ok(None) };
     let engine = Engine::of(facts.target.as_ref()?);
     let Some(takes) = engine.and_then(|engine| engine.option("--max-num-seqs")) else {
         return Ok(None);

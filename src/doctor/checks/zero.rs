@@ -23,7 +23,7 @@ pub(super) fn no_wake_source(facts: &Facts) -> Result<Option<Finding>, Missing> 
         return Ok(None);
     }
     let what = match own_trigger(object) {
-        Some(own) if own.has("wakeSource") || own.policy().zero_after == ZeroAfter::Never => {
+        Some(own) if own.has("wakeSource") || own.policy().spec.zero_after == ZeroAfter::Never => {
             return Ok(None);
         }
         Some(_) => "minReplicaCount is 0 and the trigger names no wakeSource".to_owned(),
@@ -183,11 +183,11 @@ pub(super) fn cold_start_above_slo(facts: &Facts) -> Result<Option<Finding>, Mis
     let object: &Value = &facts.object;
     let Some(own) = own_trigger(object) else { return Ok(None) };
     let policy = own.policy();
-    if min(object) > 0 || policy.zero_after == ZeroAfter::Never || !own.has("wakeSource") {
+    if min(object) > 0 || policy.spec.zero_after == ZeroAfter::Never || !own.has("wakeSource") {
         return Ok(None);
     }
     let start_ms = *facts.cold_start_ms.as_ref()?;
-    if start_ms <= policy.slo_ttft_ms {
+    if start_ms <= policy.spec.slo_ttft_ms {
         return Ok(None);
     }
     Ok(Some(Finding {
@@ -195,7 +195,7 @@ pub(super) fn cold_start_above_slo(facts: &Facts) -> Result<Option<Finding>, Mis
         what: format!(
             "a cold start takes {}, sloTtft is {}, and minReplicaCount is 0",
             format_millis(start_ms),
-            format_millis(policy.slo_ttft_ms)
+            format_millis(policy.spec.slo_ttft_ms)
         ),
         why: "who wakes it waits for a whole start: each first request after a sleep misses the SLO",
         fix: Fix::patch(

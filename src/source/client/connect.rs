@@ -19,6 +19,7 @@ use tokio_rustls::TlsConnector;
 use tower_service::Service as _;
 
 use super::{KEEP_IDLE, Trust};
+use crate::files::{self, MAX_PEM_BYTES};
 use crate::source::{BoxError, Error, FileRole};
 
 /// A connection, in plain text or within TLS.
@@ -97,7 +98,7 @@ fn read_authorities(path: &Path, authorities: &mut RootCertStore) -> Result<(), 
         expected: "at least one PEM certificate",
         source,
     };
-    let pem = std::fs::read(path).map_err(|error| unusable(Some(error)))?;
+    let pem = files::read(path, MAX_PEM_BYTES).map_err(|error| unusable(Some(error)))?;
     for certificate in CertificateDer::pem_slice_iter(&pem) {
         let certificate = certificate.map_err(|_no_pem| unusable(None))?;
         authorities.add(certificate).map_err(|_no_certificate| unusable(None))?;

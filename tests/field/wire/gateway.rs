@@ -121,7 +121,8 @@ async fn one_wake() {
     assert_eq!(woken.want, 1);
     // Several ticks later it is still the same wake.
     let version = tracker.published.load().version;
-    eventually(|| (tracker.published.load().version >= version + 3).then_some(())).await;
+    let attempt = async || (tracker.published.load().version >= version + 3).then_some(());
+    eventually("three more ticks", attempt).await;
     assert_eq!(keda.wanted("llm").await.unwrap(), 1);
     scaler.stop();
     let mut pushed = Vec::new();

@@ -96,7 +96,7 @@ async fn slow() {
     let scaler = start(&prometheus, vec![pod("a", None)]).await;
     let decision = scaler.decided("llm", |decision| decision.inputs.waiting == Some(10.0)).await;
     prometheus.act(Act::Hang);
-    eventually(|| (prometheus.n_hanging() > 0).then_some(())).await;
+    eventually("a query that hangs", async || (prometheus.n_hanging() > 0).then_some(())).await;
     // The query stays without an answer for as long as this case runs.
     let mut keda = scaler.keda().await;
     for _ in 0..20 {

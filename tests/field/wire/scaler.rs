@@ -104,7 +104,7 @@ impl Scaler {
         holds: impl Fn(&Decision) -> bool,
     ) -> Arc<Decision> {
         let tracker = self.tracker(name);
-        eventually(|| {
+        eventually("such a decision", async || {
             let decision = tracker.published.load().decision.clone();
             decision.filter(|decision| holds(decision))
         })
@@ -118,7 +118,8 @@ impl Scaler {
         holds: impl Fn(&Observation) -> bool,
     ) -> Arc<Observation> {
         let tracker = self.tracker(name);
-        eventually(|| tracker.observed.load_full().filter(|seen| holds(seen))).await
+        let attempt = async || tracker.observed.load_full().filter(|seen| holds(seen));
+        eventually("such an observation", attempt).await
     }
 
     pub(super) async fn keda(&self) -> Keda {

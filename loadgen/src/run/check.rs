@@ -1,0 +1,55 @@
+//! What the flags of `run` must be, beyond what each says for itself.
+//!
+//! Must not send anything.
+
+use std::collections::HashSet;
+
+use anyhow::{bail, ensure};
+
+use super::{Args, ClassSpec};
+
+/// Longest time that a flag takes, in seconds: a day.
+const DAY_S: f64 = 86_400.0;
+/// Shortest time that means anything, in seconds.
+const LEAST_S: f64 = 1e-3;
+
+impl Args {
+    /// # Errors
+    ///
+    /// The first value that makes no sense, with what was expected.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        let times = [
+            ("duration", self.duration, LEAST_S..=30.0 * DAY_S, "1ms to 30d"),
+            ("slo-ttft", Some(self.slo_ttft), LEAST_S..=DAY_S, "1ms to 1d"),
+            ("slo-tpot", Some(self.slo_tpot), LEAST_S..=DAY_S, "1ms to 1d"),
+            ("slo-e2e", self.slo_e2e, LEAST_S..=DAY_S, "1ms to 1d"),
+            ("timeout", Some(self.timeout), LEAST_S..=DAY_S, "1ms to 1d"),
+            ("patience", self.patience, LEAST_S..=DAY_S, "1ms to 1d"),
+            ("grace", Some(self.grace), 0.0..=DAY_S, "at most 1d"),
+        ];
+        for (flag, seconds, range, expected) in times {
+            if let Some(seconds) = seconds.filter(|seconds| !range.contains(seconds)) {
+                bail!("--{flag} is {seconds}s: expected {expected}");
+            }
+        }
+        let gpus = self.gpus_per_replica;
+        ensure!(
+            (1e-3..=1e4).contains(&gpus),
+            "--gpus-per-replica is {gpus}: expected 0.001 to 10000"
+        );
+        let mut names = HashSet::new();
+        for ClassSpec { name, model, ttft_s, tpot_s, e2e_s, .. } in &self.class {
+            ensure!(names.insert(name), "--class {name} is given twice: expected each name once");
+            ensure!(model.as_deref() != Some(""), "--class {name}: expected a name after model=");
+            let promised = [ttft_s, tpot_s, e2e_s].into_iter().flatten();
+            let in_range = promised.into_iter().all(|time_s| (LEAST_S..=DAY_S).contains(time_s));
+            ensure!(in_range, "--class {name}: expected an slo of 1ms to 1d");
+        }
+        let is_tls = |url: &String| url.starts_with("https:");
+        ensure!(
+            self.tls_ca.is_none() || self.url.iter().chain(&self.replicas_url).any(is_tls),
+            "--tls-ca is of no use: expected an https URL beside it"
+        );
+        Ok(())
+    }
+}
