@@ -202,6 +202,33 @@ impl StateDir {
     }
 }
 
+/// What a file holds, as text: for wherever else states are kept.
+#[must_use]
+pub fn encode<'a>(
+    now: Moment,
+    states: impl IntoIterator<Item = (&'a TrackerKey, &'a State)>,
+) -> String {
+    let mut writer = Checked::new(Vec::new());
+    // Memory takes everything, and what is written is text.
+    drop(write(&mut writer, now, states));
+    String::from_utf8(writer.inner).unwrap_or_default()
+}
+
+/// Reads what [`encode`] has written.
+///
+/// # Errors
+///
+/// When it is not whole, or of another version.
+pub fn decode(text: &[u8]) -> Result<Restored, Damage> {
+    read(text)
+}
+
+/// The checksum that a file carries.
+#[must_use]
+pub fn checksum(bytes: &[u8]) -> u64 {
+    fnv(FNV_OFFSET, bytes)
+}
+
 fn write<'a, W: Write>(
     writer: &mut Checked<W>,
     now: Moment,

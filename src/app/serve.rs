@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::reload;
+use super::replicas::{self, Replicas, Seat};
 use crate::args;
 use crate::clock::Clock;
 use crate::cluster;
@@ -26,6 +27,7 @@ use crate::grpc;
 use crate::grpc::observe::RpcMetrics;
 use crate::health::Health;
 use crate::inventory::Inventory;
+use crate::lead::Lead;
 use crate::metrics::{Metrics, Page};
 use crate::registry::{Limits, Registry};
 use crate::shutdown::{self, Reloads};
@@ -56,10 +58,14 @@ pub(super) async fn serve(args: args::Serve) -> anyhow::Result<()> {
     let state_dir = args.state_dir.as_deref().map(StateDir::open).transpose()?;
     let metrics = Metrics::default();
     let (log, log_writer) = open_log(&args, &metrics)?;
-    let parts = parts(&args, &config, state_dir.as_ref(), log, metrics, clock)?;
+    let (seat, replicas) =
+        if is_in_cluster(&args) { replicas::seat(&args)? } else { (Seat::alone(), None) };
+    let parts = parts(&args, &config, state_dir.as_ref(), log, metrics, seat.lead.clone(), clock)?;
     let mut tasks = JoinSet::new();
-    let in_cluster = inventory(&args, &config, &parts, &stop, &mut tasks).await?;
-    answer(&args, grpc_listener, http_listener, &parts, &stop, &mut tasks)?;
+    let client = inventory(&args, &config, &parts, replicas.is_none(), &stop, &mut tasks).await?;
+    let in_cluster = client.is_some();
+    let listeners = (grpc_listener, http_listener);
+    answer(&args, listeners, &parts, seat, replicas.zip(client), &stop, &mut tasks)?;
     if let Some(path) = args.config.clone() {
         let reloads = Reloads::listen().context("SIGHUP cannot be heard")?;
         let parts = Arc::clone(&parts);
@@ -129,6 +135,7 @@ fn parts(
     state_dir: Option<&StateDir>,
     log: Option<DecisionLog>,
     metrics: Metrics,
+    lead: Lead,
     clock: Clock,
 ) -> anyhow::Result<Arc<Parts>> {
     let options = scrape::Options { timeout_ms: args.scrape_timeout, ..scrape::Options::default() };
@@ -142,6 +149,7 @@ fn parts(
         states: state_dir.map_or_else(States::default, restore),
         log,
         metrics,
+        lead,
         clock,
     }))
 }
@@ -154,19 +162,25 @@ fn restore(dir: &StateDir) -> States {
     States::restored(restored.states)
 }
 
-/// Starts whatever fills the inventory; says whether it is a cluster.
+/// Whether the workloads are a cluster's.
+fn is_in_cluster(args: &args::Serve) -> bool {
+    let in_pod = args.kubernetes_service_host.is_some() && Path::new(SERVICE_ACCOUNT).exists();
+    args.kubeconfig.is_some() || in_pod
+}
+
+/// Starts whatever fills the inventory; gives the cluster's client where it is a cluster.
 async fn inventory(
     args: &args::Serve,
     config: &Config,
     parts: &Arc<Parts>,
+    is_alone: bool,
     stop: &CancellationToken,
     tasks: &mut JoinSet<()>,
-) -> anyhow::Result<bool> {
-    let in_pod = args.kubernetes_service_host.is_some() && Path::new(SERVICE_ACCOUNT).exists();
-    if args.kubeconfig.is_none() && !in_pod {
+) -> anyhow::Result<Option<cluster::Client>> {
+    if !is_in_cluster(args) {
         let dated = config.inventory.dated(&Inventory::default(), parts.clock.now());
         parts.registry.set_inventory(Arc::new(dated));
-        return Ok(false);
+        return Ok(None);
     }
     if !config.inventory.workloads.is_empty() {
         warn!("the file's workloads are not used: in a cluster they come from ScaledObjects");
@@ -175,13 +189,16 @@ async fn inventory(
     let options = cluster::Options { namespaces: args.namespaces.clone() };
     let (publish, mut published) = watch::channel(Arc::<Inventory>::default());
     let (registry, clock) = (parts.registry.clone(), parts.clock);
-    tasks.spawn(cluster::events::run(client.clone(), registry.clone(), clock, stop.clone()));
-    if args.idle_pods_first {
-        tasks.spawn(cluster::deletion::run(client.clone(), registry, clock, stop.clone()));
+    if is_alone {
+        let (client, registry) = (client.clone(), parts.registry.clone());
+        tasks.spawn(cluster::events::run(client.clone(), registry.clone(), clock, stop.clone()));
+        if args.idle_pods_first {
+            tasks.spawn(cluster::deletion::run(client, registry, clock, stop.clone()));
+        }
     }
-    let cancel = stop.clone();
+    let (cancel, watching) = (stop.clone(), client.clone());
     tasks.spawn(async move {
-        if let Err(error) = cluster::run(client, options, publish, clock, cancel).await {
+        if let Err(error) = cluster::run(watching, options, publish, clock, cancel).await {
             tracing::error!(error = %ErrorChain(&error), "the cluster is no longer read");
         }
     });
@@ -192,15 +209,16 @@ async fn inventory(
             registry.set_inventory(inventory);
         }
     });
-    Ok(true)
+    Ok(Some(client))
 }
 
 /// Starts everything that answers or ticks.
 fn answer(
     args: &args::Serve,
-    grpc_listener: TcpListener,
-    http_listener: TcpListener,
+    (grpc_listener, http_listener): (TcpListener, TcpListener),
     parts: &Arc<Parts>,
+    seat: Seat,
+    replicas: Option<(Replicas, cluster::Client)>,
     stop: &CancellationToken,
     tasks: &mut JoinSet<()>,
 ) -> anyhow::Result<()> {
@@ -222,6 +240,7 @@ fn answer(
         registry: parts.registry.clone(),
         clock: parts.clock,
         wakes: parts.wakes.clone(),
+        writes: seat.writes,
         health: health.clone(),
         metrics: page,
         access: Access::new(args.api_token_file.clone()),
@@ -233,9 +252,19 @@ fn answer(
     tasks.spawn(web::serve(http_listener, router, stop.clone()));
     // Answers go on while they drain, so the ticks behind them end only after the service.
     let ticks_end = CancellationToken::new();
-    tasks.spawn(tick::run(Arc::clone(parts), health.pulse("tick"), ticks_end.clone()));
-    let ready = get_ready(parts.registry.clone(), health, grpc.readiness.clone(), stop.clone());
-    tasks.spawn(ready);
+    let pulse = health.pulse("tick");
+    match replicas {
+        None => {
+            tasks.spawn(tick::run(Arc::clone(parts), pulse, ticks_end.clone()));
+        }
+        Some((replicas, client)) => {
+            let ends = (stop.clone(), ticks_end.clone());
+            replicas.start(client, Arc::clone(parts), pulse, ends, tasks)?;
+        }
+    }
+    let registry = parts.registry.clone();
+    let readiness = grpc.readiness.clone();
+    tasks.spawn(stay_ready(registry, seat.can_answer, health, readiness, stop.clone()));
     tasks.spawn(async move {
         if let Err(error) = grpc.finished().await {
             tracing::error!(error = %ErrorChain(&error), "the gRPC service has failed");
@@ -255,22 +284,33 @@ fn tls(args: &args::Serve) -> Option<grpc::tls::Tls> {
 }
 
 /// Turns ready once every workload is listed: from then on each has an answer, at least its present
-/// count, whatever the sources do.
-async fn get_ready(
+/// count, whatever the sources do. Among several replicas, only while those answers are the leader's.
+async fn stay_ready(
     registry: Registry,
+    mut can_answer: watch::Receiver<bool>,
     health: Health,
     grpc: grpc::Readiness,
     stop: CancellationToken,
 ) {
-    while !registry.inventory().synced {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = sleep(READY_CHECK) => {}
+    let listed = async {
+        while !registry.inventory().synced {
+            sleep(READY_CHECK).await;
         }
-    }
-    health.set_ready(true);
-    grpc.set(true);
-    stop.cancelled().await;
+    };
+    let ready = async {
+        listed.await;
+        loop {
+            let now = *can_answer.borrow_and_update();
+            health.set_ready(now);
+            grpc.set(now);
+            if can_answer.changed().await.is_err() {
+                break;
+            }
+        }
+        // Alone, nothing changes.
+        std::future::pending::<()>().await;
+    };
+    stop.run_until_cancelled(ready).await;
     health.set_ready(false);
 }
 

@@ -53,6 +53,7 @@ fn parts(workload: Workload) -> Arc<Parts> {
         states: States::default(),
         log: None,
         metrics: Metrics::default(),
+        lead: Lead::default(),
         clock,
     })
 }
