@@ -149,7 +149,9 @@ impl Args {
         let mut bound = Vec::new();
         for index in 0..usize::from(self.replicas) {
             let listener = listen::bind(self.listen, index).await;
-            bound.push(listener.with_context(|| format!("replica {index} has no address"))?);
+            bound.push(listener.with_context(|| {
+                format!("replica {index} has no address, give another with --listen")
+            })?);
         }
         for (index, bound) in bound.into_iter().enumerate() {
             let settings = self.settings(&profile, index);

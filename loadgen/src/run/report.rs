@@ -22,8 +22,11 @@ use super::record::{self, Times};
 use super::slo::{Requirement, Slo, Verdict, attainment};
 use super::timeline::Point;
 
-/// Points of the report's timeline, at most.
+/// Points of the report's timeline, at most; fewer where they would show nothing but chance: a
+/// point stands for this many requests in the mean, as long as there are enough of them.
 const MOST_POINTS: f64 = 300.0;
+const POINT_REQUESTS: f64 = 10.0;
+const ENOUGH_POINTS: f64 = 60.0;
 
 /// A distribution of times, in seconds; `null` where nothing was measured.
 #[derive(Debug, Clone, Serialize)]
@@ -261,7 +264,10 @@ impl Report {
         };
         let first_due_s =
             record.timeline.bins().find(|(_, bin)| bin.scheduled > 0).map_or(0.0, |(t_s, _)| t_s);
-        let timeline = record.timeline.clone().coarser(outcome.elapsed_s / MOST_POINTS);
+        let point_s = (POINT_REQUESTS * outcome.span_s / (total.scheduled as f64).max(1.0))
+            .min(outcome.elapsed_s / ENOUGH_POINTS)
+            .max(outcome.elapsed_s / MOST_POINTS);
+        let timeline = record.timeline.clone().coarser(point_s);
         let client = Client {
             threads: plan.n_lanes,
             connections: plan.connections,

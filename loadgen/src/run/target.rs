@@ -90,7 +90,8 @@ impl Target {
             Some(_) | None => return Err(error()),
         };
         let authority = uri.authority().ok_or_else(error)?;
-        if uri.query().is_some() || authority.as_str().contains('@') {
+        let is_endpoint = uri.path().trim_end_matches('/').ends_with("/completions");
+        if uri.query().is_some() || is_endpoint || authority.as_str().contains('@') {
             return Err(error());
         }
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
@@ -288,7 +289,16 @@ mod tests {
 
     #[test]
     fn what_is_no_address_is_refused() {
-        for url in ["", "localhost:8000", "ftp://x", "http://", "http://u:p@x", "http://x?a=b"] {
+        for url in [
+            "",
+            "localhost:8000",
+            "ftp://x",
+            "http://",
+            "http://u:p@x",
+            "http://x?a=b",
+            "http://x/v1/chat/completions",
+            "http://x/v1/completions/",
+        ] {
             let error = Target::parse(url, &Tls::default()).unwrap_err().to_string();
             assert!(error.contains(&format!("\"{url}\"")), "{url}: {error}");
         }

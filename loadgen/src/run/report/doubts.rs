@@ -54,7 +54,7 @@ pub(super) fn warnings(plan: &Plan, outcome: &Outcome, report: &Report) -> Vec<S
     if is_growing(&report.timeline.iter().filter(within).collect::<Vec<_>>()) {
         warnings.push(
             "more and more requests were open though no more were due: the load is more than is \
-             carried, and a longer run would show longer times"
+             carried, or the run too short for answers that take so long"
                 .to_owned(),
         );
     }
@@ -117,7 +117,7 @@ fn advice(errors: &BTreeMap<String, u64>) -> &'static str {
     let most = errors.iter().max_by_key(|(_, n)| **n).map_or("", |(class, _)| class.as_str());
     match most {
         "connect" => "check --url, and whether the server is up",
-        "tls" => "check the certificates; --tls-ca names a file with your own authority",
+        "tls" => "check the certificates (--tls-ca names your authority), and whether it is https",
         "wrong_model" => "check --model; /v1/models of the server lists what it has",
         "http_401" | "http_403" => "check the key in --api-key-file or $OPENAI_API_KEY",
         "http_400" | "http_422" => "the server refuses the request; --natural-length sends less",

@@ -9,18 +9,20 @@ const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:760px;mar
     padding:0 1em;color:#222;background:#fff}pre{font:13px/1.4 ui-monospace,monospace;\
     overflow-x:auto;background:#f6f6f6;padding:1em}figure{margin:2em 0}figcaption{font-weight:600}\
     svg{width:100%;height:auto}svg text{font-size:11px;fill:#555}svg path{fill:none;\
-    stroke-width:1.6}svg .grid{stroke:#ddd}.warning{border-left:4px solid #d55e00;padding-left:1em}\
+    stroke-width:1.6;stroke-linecap:round}svg .grid{stroke:#ddd}\
+    .warning{border-left:4px solid #d55e00;padding-left:1em}\
     @media(prefers-color-scheme:dark){body{color:#ddd;background:#181818}pre{background:#222}\
     svg .grid{stroke:#333}svg text{fill:#aaa}}";
 
 pub(super) fn render(report: &Report) -> String {
+    let heading = escaped(&heading(report));
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
-         <meta name=\"viewport\" content=\"width=device-width\"><title>loadgen: {} within SLO\
-         </title><style>{STYLE}</style></head><body>\n<h1>{} of the requests within their SLO</h1>\n",
-        table::percent(report.total.attainment),
-        table::percent(report.total.attainment),
+         <meta name=\"viewport\" content=\"width=device-width\"><title>loadgen: {heading}</title>\
+         <style>{STYLE}</style></head><body>\n<h1>{heading}</h1>\n"
     );
+    let targets = report.targets.join(", ");
+    page.push_str(&format!("<p>{}: {}</p>\n", escaped(&targets), escaped(&report.load)));
     for warning in &report.warnings {
         page.push_str(&format!("<p class=\"warning\">{}</p>\n", escaped(warning)));
     }
@@ -43,6 +45,19 @@ pub(super) fn render(report: &Report) -> String {
     page.push_str(&format!("<pre>{}</pre>\n", escaped(&table::render(report))));
     page.push_str("</body></html>\n");
     page
+}
+
+/// The one thing that a run has shown.
+fn heading(report: &Report) -> String {
+    match (&report.knee, report.total.attainment) {
+        _ if report.is_unanswered() => "Nothing was answered".to_owned(),
+        (Some(knee), _) => knee.verdict(),
+        (None, Some(_)) => {
+            let share = table::percent(report.total.attainment);
+            format!("{share} of the requests within their SLO")
+        }
+        (None, None) => "No request could be judged".to_owned(),
+    }
 }
 
 /// A count of each bin as a rate.

@@ -132,7 +132,8 @@ fn path(line: &Line<'_>, place_x: &impl Fn(f64) -> f64, place_y: &impl Fn(f64) -
         };
         let (x, y) = (place_x(*x), place_y(y));
         match last_y {
-            None => path.push_str(&format!("M{x:.1} {y:.1}")),
+            // A point between two gaps is a dot.
+            None => path.push_str(&format!("M{x:.1} {y:.1}h0")),
             Some(last_y) => {
                 if line.is_step {
                     path.push_str(&format!("L{x:.1} {last_y:.1}"));

@@ -15,6 +15,7 @@ pub(super) fn render(report: &Report) -> String {
         verdicts(&mut text, report);
         return text;
     }
+    push(&mut text, format_args!(""));
     times(&mut text, &report.total);
     for class in &report.classes {
         push(&mut text, format_args!(""));
@@ -130,7 +131,6 @@ fn head(text: &mut String, report: &Report) {
             ),
         );
     }
-    push(text, format_args!(""));
 }
 
 fn times(text: &mut String, class: &ClassReport) {
@@ -258,6 +258,7 @@ fn none() -> String {
 pub(super) fn seconds(seconds: Option<f64>) -> String {
     match seconds {
         None => none(),
+        Some(seconds) if seconds <= 0.0 => "0 s".to_owned(),
         Some(seconds) if seconds < 0.000_995 => format!("{:.0} µs", seconds * 1e6),
         Some(seconds) if seconds < 0.009_95 => format!("{:.2} ms", seconds * 1e3),
         Some(seconds) if seconds < 0.995 => format!("{:.0} ms", seconds * 1e3),
