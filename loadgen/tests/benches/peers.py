@@ -97,13 +97,21 @@ def rate_of(seen):
     return (more - n) / (end - at)
 
 
-def run(command, log, env=None, seconds=600):
+OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+
+
+def run(command, log, env=None, offline=OFFLINE, seconds=600):
     with open(log, "w") as file:
         done = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, timeout=seconds,
-                              env={**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", **(env or {})})
+                              env={**os.environ, **offline, **(env or {})})
     if done.returncode:
         with open(log) as file:
             raise RuntimeError(f"exit {done.returncode}: {' | '.join(file.read().strip().splitlines()[-4:])}")
+
+
+def n_requests(rate, seconds):
+    """For tools that take a number instead of a time: what they cannot send is not waited for."""
+    return min(rate, 400) * seconds
 
 
 # Each runs its tool and returns (mean time to first token, its 99th percentile) in seconds.
@@ -122,7 +130,8 @@ def with_vllm(tools, url, rate, seconds, folder):
     run([*tools["vllm bench serve"], "bench", "serve", "--backend", "openai-chat", "--base-url", url,
          "--endpoint", "/v1/chat/completions", "--model", MODEL, "--tokenizer", tools["tokenizer"],
          "--dataset-name", "random", "--random-input-len", str(INPUT_TOKENS),
-         "--random-output-len", str(OUTPUT_TOKENS), "--num-prompts", str(rate * seconds), "--request-rate", str(rate),
+         "--random-output-len", str(OUTPUT_TOKENS), "--num-prompts", str(n_requests(rate, seconds)),
+         "--request-rate", str(rate),
          "--ignore-eos", "--disable-tqdm", "--save-result", "--result-dir", folder, "--result-filename", "vllm.json"],
         os.path.join(folder, "vllm.log"), {"VLLM_TARGET_DEVICE": "cpu", "VLLM_NO_USAGE_STATS": "1"})
     with open(os.path.join(folder, "vllm.json")) as file:
@@ -130,13 +139,14 @@ def with_vllm(tools, url, rate, seconds, folder):
     return result["mean_ttft_ms"] / 1e3, result["p99_ttft_ms"] / 1e3
 
 
+# Offline, AIPerf takes a folder for a name in its cache.
 def with_aiperf(tools, url, rate, seconds, folder):
     run([tools["AIPerf"], "profile", "--model", MODEL, "--url", url, "--endpoint-type", "chat", "--streaming",
          "--tokenizer", tools["tokenizer"], "--request-rate", str(rate), "--arrival-pattern", "poisson",
-         "--request-count", str(rate * seconds), "--synthetic-input-tokens-mean", str(INPUT_TOKENS),
+         "--request-count", str(n_requests(rate, seconds)), "--synthetic-input-tokens-mean", str(INPUT_TOKENS),
          "--synthetic-input-tokens-stddev", "0", "--output-tokens-mean", str(OUTPUT_TOKENS),
          "--output-tokens-stddev", "0", "--extra-inputs", "ignore_eos:true", "--artifact-dir", folder,
-         "--ui", "none"], os.path.join(folder, "aiperf.log"))
+         "--ui", "none"], os.path.join(folder, "aiperf.log"), offline={})
     [path] = glob.glob(os.path.join(folder, "**", "profile_export_aiperf.json"), recursive=True)
     with open(path) as file:
         ttft = json.load(file)["time_to_first_token"]
@@ -148,7 +158,8 @@ def with_guidellm(tools, url, rate, seconds, folder):
     run([tools["GuideLLM"], "run", "--backend", f"kind=openai_http,target={url},model={MODEL}",
          "--profile", f"kind=poisson,rate={rate}", "--constraint", f"kind=max_duration,seconds={seconds}",
          "--data", f"kind=synthetic_text,prompt_tokens={INPUT_TOKENS},output_tokens={OUTPUT_TOKENS}",
-         "--tokenizer", tools["tokenizer"], "--output", report, "--disable-console"],
+         "--tokenizer", f"kind=huggingface_auto,model={tools['tokenizer']}", "--output", f"kind=json,path={report}",
+         "--disable-console"],
         os.path.join(folder, "guidellm.log"))
     with open(report) as file:
         metrics = json.load(file)["benchmarks"][0]["metrics"]
