@@ -233,6 +233,8 @@ def main():
     else:
         print("vllm bench serve: left out, no vllm command (--vllm)")
     rows = []
+    if args.format == "table":
+        print(HEAD, flush=True)
     with tempfile.TemporaryDirectory() as folder:
         tools["tokenizer"] = os.path.join(folder, "tokenizer")
         if len(tools) > 2:
@@ -244,22 +246,29 @@ def main():
                     if name in tools:
                         print(f"{name} at {rate}/s", file=sys.stderr)
                         rows.append(measure(engine, name, tool, tools, rate, args.seconds))
+                        if args.format == "table":
+                            print(line(rows), flush=True)
         finally:
             engine.process.terminate()
             engine.process.wait()
     if args.format == "json":
         json.dump(rows, sys.stdout, indent=1)
-        return
-    print("offered  tool              reached  of ours  TTFT added     p99  CPU/request")
-    for row in rows:
-        if "error" in row:
-            print(f"{row['rate']:6}/s  {row['tool']:16}  failed: {row['error']}"[:200])
-            continue
-        ours = next(own["achieved"] for own in rows if own["rate"] == row["rate"] and own["tool"] == "loadgen")
-        reached = row["achieved"]
-        share = f"{reached / ours:7.0%}" if reached and ours else "      –"
-        print(f"{row['rate']:6}/s  {row['tool']:16} {reached or 0:6.0f}/s  {share} {row['added_s'] * 1e3:8.2f} ms "
-              f"{row['ttft_p99_s'] * 1e3:6.0f} ms {row['cpu_s_per_request'] * 1e3:7.2f} ms")
+
+
+HEAD = "offered  tool              reached  of ours  TTFT added     p99  CPU/request"
+
+
+def line(rows):
+    """The last row; the first of its rate is loadgen's."""
+    row = rows[-1]
+    if "error" in row:
+        return f"{row['rate']:6}/s  {row['tool']:16}  failed: {row['error']}"[:200]
+    ours = next(own.get("achieved") for own in rows if own["rate"] == row["rate"])
+    reached = row["achieved"]
+    share = f"{reached / ours:7.0%}" if reached and ours else "      –"
+    rate = f"{reached:6.0f}/s" if reached else "       –"
+    return (f"{row['rate']:6}/s  {row['tool']:16} {rate}  {share} {row['added_s'] * 1e3:8.2f} ms "
+            f"{row['ttft_p99_s'] * 1e3:6.0f} ms {row['cpu_s_per_request'] * 1e3:7.2f} ms")
 
 
 if __name__ == "__main__":
