@@ -94,7 +94,8 @@ pub async fn measure(
         Arc::new(Shared::new(Arc::clone(plan), Instant::now() + HEAD_START).map_err(Error::Path)?);
     let (stop, stopped) = watch::channel(false);
     let (alive, mut all_gone) = mpsc::channel::<()>(1);
-    let (lanes, senders) = start_lanes(&shared, &stopped, alive)?;
+    let (lanes, senders): (Vec<_>, Vec<_>) =
+        start_lanes(&shared, &stopped, alive)?.into_iter().unzip();
     let scheduled = Arc::new(Mutex::new(Record::new(plan.classes.len())));
     let (paced, mut pacing) = oneshot::channel();
     spawn("pacer", {
@@ -179,15 +180,14 @@ fn start_lanes(
     shared: &Arc<Shared>,
     stopped: &watch::Receiver<bool>,
     alive: mpsc::Sender<()>,
-) -> Result<(Vec<Arc<Lane>>, Vec<mpsc::Sender<Job>>), Error> {
+) -> Result<Vec<(Arc<Lane>, mpsc::Sender<Job>)>, Error> {
     let n_lanes = shared.plan.n_lanes.max(1);
     let connections = (shared.plan.connections / n_lanes).max(1);
-    let (mut lanes, mut senders) = (Vec::new(), Vec::new());
+    let mut lanes = Vec::new();
     for _ in 0..n_lanes {
         let (sender, jobs) = mpsc::channel(pacer::MOST_WAITING);
-        senders.push(sender);
         let lane = Arc::new(Lane::new(Arc::clone(shared)));
-        lanes.push(Arc::clone(&lane));
+        lanes.push((Arc::clone(&lane), sender));
         let (stopped, alive) = (stopped.clone(), alive.clone());
         spawn("lane", move || {
             if let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build()
@@ -200,7 +200,7 @@ fn start_lanes(
             drop(alive);
         })?;
     }
-    Ok((lanes, senders))
+    Ok(lanes)
 }
 
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Error> {
