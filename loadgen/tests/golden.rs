@@ -416,6 +416,39 @@ fn llama_cpp() {
     check("after", load.done(), SETTLED);
 }
 
+/// Checks that each family that is shown is on the page that the engine's own code makes, which has
+/// more; that page may have no samples.
+fn check_part_of(own: &str, dialect: &Dialect) {
+    let (replica, http) = (server(|_| {}), Http::new(0.0));
+    let ranks = [Rank::of(&replica)];
+    let mut page = String::new();
+    render(dialect, &Server::new("tiny-llama", &ranks, &http), &mut page);
+    let own = families(&kept(own));
+    let prefix = format!("{}:", dialect.name);
+    let shown: Vec<Family> =
+        families(&page).into_iter().filter(|family| family.name.starts_with(&prefix)).collect();
+    assert!(shown.len() > 14, "{}", shown.len());
+    let series = |family: &Family| -> Vec<String> {
+        family.samples.iter().map(|(series, _)| series.clone()).collect()
+    };
+    for family in &shown {
+        let found = own.iter().find(|own| own.name == family.name);
+        let own = found.unwrap_or_else(|| panic!("no {}", family.name));
+        assert_eq!((&family.help, &family.kind), (&own.help, &own.kind), "{}", family.name);
+        let (series, known) = (series(family), series(own));
+        // The bounds of a histogram are the simulated engine's.
+        let mut bare = series.iter().filter(|series| !series.contains("_bucket{"));
+        let is_known = bare.all(|series| known.contains(series));
+        assert!(is_known || known.is_empty(), "{}: {series:#?}", family.name);
+    }
+}
+
+#[test]
+fn what_is_shown_of_lmdeploy_and_sglang_is_on_their_own_pages() {
+    check_part_of("lmdeploy-0.18.0-idle.txt", &Dialect::LMDEPLOY);
+    check_part_of("sglang-0.5.23-heads.txt", &Dialect::SGLANG);
+}
+
 #[test]
 fn every_captured_page_of_these_versions_has_its_test() {
     let Some(_present) = captured("metrics-idle.txt") else {

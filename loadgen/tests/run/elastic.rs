@@ -106,7 +106,8 @@ fn the_target_with_the_fewest_open_requests_gets_the_next() {
 }
 
 /// Takes a hundred requests of a step and refuses the rest. A step is known by its first request,
-/// which is the same in all. So a step of a second holds up to 101/s: one of 101 may fail.
+/// which is the same in all, and on one connection comes first. So a step of a second holds up to
+/// 101/s: one of 101 may fail.
 #[test]
 fn the_knee_is_the_highest_rate_that_is_answered() {
     let step: Mutex<(Option<String>, u32)> = Mutex::default();
@@ -122,8 +123,8 @@ fn the_knee_is_the_highest_rate_that_is_answered() {
             _ => vec![plain("503 Service Unavailable", "text/plain", "full")],
         }
     });
-    let flags = "--find-knee --rate 20 --duration 1s --arrival constant --threads 1 --slo-ttft 1m \
-                 --slo-tpot 1m --grace 30s";
+    let flags = "--find-knee --rate 20 --duration 1s --arrival constant --threads 1 --connections 1 \
+                 --slo-ttft 10m --slo-tpot 1m --grace 30s";
     let report = report(&server.url(), flags);
     let knee = &report["knee"];
     assert_eq!(knee["limit"], "service", "{knee:#}");

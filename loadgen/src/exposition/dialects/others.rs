@@ -17,6 +17,7 @@ impl Dialect {
             Label::Fixed("engine_type", "unified"),
             Label::Fixed("tp_rank", "0"),
             Label::Fixed("pp_rank", "0"),
+            Label::Fixed("moe_ep_rank", "0"),
             Label::Rank("dp_rank"),
         ],
         always_multiprocess: true,

@@ -1,7 +1,8 @@
 //! LMDeploy's families, those of its load, tokens and latency.
 //!
-//! Must not hold logic. Uncaptured: names and texts are those of LMDeploy's source; where they are
-//! vLLM's, its families stand here.
+//! Must not hold logic. Names, texts and labels are those of the page that LMDeploy 0.18's own code
+//! makes (`tests/data/pages`); under load none was captured. The buckets are the simulated engine's.
+//! Where families are vLLM's, these stand here.
 
 use super::vllm::{
     E2E_REQUEST_LATENCY_SECONDS, GENERATION_TOKENS, ITERATION_TOKENS_TOTAL, NUM_REQUESTS_RUNNING,
@@ -13,13 +14,13 @@ use super::vllm_old::GPU_CACHE_USAGE_PERC_V0;
 use super::{Family, Rows, Unit, family, finished};
 
 pub(in crate::exposition) const ALL: &[Family] = &[
-    NUM_REQUESTS_RUNNING,
-    NUM_REQUESTS_WAITING,
     family(
         "num_api_requests_waiting",
-        "Number of API requests waiting to be routed.",
+        "Number of requests waiting for free request handles.",
         Rows::Gauge(&[(&[], |_| 0.0)]),
     ),
+    NUM_REQUESTS_RUNNING,
+    NUM_REQUESTS_WAITING,
     GPU_CACHE_USAGE_PERC_V0,
     PROMPT_TOKENS,
     GENERATION_TOKENS,

@@ -1,9 +1,10 @@
 //! SGLang's families, those of its load, tokens and latency.
 //!
-//! Must not hold logic. Uncaptured: names are those of SGLang 0.5.23's source; the buckets are the
-//! simulated engine's.
+//! Must not hold logic. Names, texts and types are those that SGLang 0.5.23's own code makes
+//! (`tests/data/pages`); under load none was captured. The buckets are the simulated engine's, and all
+//! families have the labels of the scheduler's.
 
-use super::vllm::{E2E_REQUEST_LATENCY_SECONDS, TIME_TO_FIRST_TOKEN_SECONDS};
+use super::vllm::TIME_TO_FIRST_TOKEN_SECONDS;
 use super::{Family, Rows, Unit, family, finished, used_share};
 
 pub(in crate::exposition) const ALL: &[Family] = &[
@@ -44,7 +45,7 @@ pub(in crate::exposition) const ALL: &[Family] = &[
     ),
     family(
         "realtime_tokens",
-        "Total number of tokens processed (updated on each log interval).",
+        "Total number of tokens processed (updated on each log interval). mode: prefill_compute, prefill_cache, decode.",
         Rows::Counter(&[
             (&[("mode", "prefill_compute")], |rank| {
                 (rank.metrics.prompt_tokens - rank.metrics.prompt_tokens_cached) as f64
@@ -70,7 +71,11 @@ pub(in crate::exposition) const ALL: &[Family] = &[
         "Histogram of inter-token latency in seconds.",
         Rows::Histogram(|metrics| &metrics.inter_token_latency, Unit::Seconds),
     ),
-    E2E_REQUEST_LATENCY_SECONDS,
+    family(
+        "e2e_request_latency_seconds",
+        "Histogram of End-to-end request latency in seconds",
+        Rows::Histogram(|metrics| &metrics.e2e_latency, Unit::Seconds),
+    ),
     family(
         "queue_time_seconds",
         "Histogram of queueing time in seconds.",

