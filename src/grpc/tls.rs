@@ -195,7 +195,11 @@ async fn accept(
 impl Tls {
     fn read(&self) -> Result<Contents, Error> {
         let read = |what, path: &PathBuf| {
-            files::read(path, MAX_PEM_BYTES).map_err(|source| Error::Read { what, path: path.clone(), source })
+            files::read(path, MAX_PEM_BYTES).map_err(|source| Error::Read {
+                what,
+                path: path.clone(),
+                source,
+            })
         };
         Ok(Contents {
             certificate: read("certificate", &self.certificate)?,
