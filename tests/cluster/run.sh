@@ -2,7 +2,7 @@
 # The cluster's tests: builds what they run on, then runs them.
 #
 #   tests/cluster/run.sh [NAME] [--list]     all, or those whose names contain NAME
-#   tests/cluster/run.sh [NAME] --ignored    the long ones: side_by_side, fleet
+#   tests/cluster/run.sh [NAME] --ignored    the long ones: side_by_side, as_simulated, fleet
 #
 # Programs are taken from $GHOSTSCALER_CLUSTER_BIN, else from the PATH, else built by Go (build.sh): a
 # quarter of an hour on two cores the first time, nothing after that.

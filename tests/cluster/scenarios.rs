@@ -73,7 +73,8 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     scenario!(
         "as_simulated",
         "a trace through the loop and through simulate: the same counts",
-        simulated::as_simulated
+        simulated::as_simulated,
+        is_long
     ),
     scenario!("pending", "pods without a GPU are no reason for more", basics::pending),
     scenario!("external", "external works as external-push does", basics::external),

@@ -2,7 +2,9 @@
 //!
 //! Must give both the same requests, engine, bounds and policy; everything else is what each has. The policy
 //! has a target in flight, so that the count follows the load: while the engine's price is still learned it
-//! hangs on when chance makes a queue, and then two runs of the same loop differ too.
+//! hangs on when chance makes a queue, and then two runs of the same loop differ too. Engines run in real
+//! time: on a machine that is busy with something else they are slower than simulated ones, so this is asked
+//! for by name on a quiet one.
 
 use std::fmt::Write as _;
 use std::fs;

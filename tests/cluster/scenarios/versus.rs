@@ -20,7 +20,7 @@ const LENGTH: &str = "27m40s";
 /// As many as each may have.
 const MAX: u32 = 12;
 /// Requests waiting a replica: that of vLLM production-stack's example, and the best of seven for these
-/// requests in `simulate` (README, end-to-end tests).
+/// requests in `simulate` (0.1 to 5, as its policy `hpa-queue` is swept).
 const THRESHOLDS: [&str; 2] = ["5", BEST];
 const BEST: &str = "0.5";
 /// Columns of the picture.
