@@ -87,9 +87,13 @@
 //!   request for each.
 //! - Rule 5 corrects what a pool keeps free for waiting, which falls with the root of its size, and
 //!   not the capacity: latency says how much waits, and nothing of the cliff behind it.
-//! - Headroom and hold are rehearsed: fifteen fleets of arithmetic meet the work that was there, and
-//!   the settings of the cheapest that is late for no more than 0.4 % are in force from the first
-//!   hour on. Until then headroom covers four fifths of past growth and releases teach the hold.
+//! - Headroom and hold are rehearsed: twenty fleets of arithmetic meet the work that was there, and
+//!   the settings of the cheapest that is late for no more than 0.6 % are in force from the first
+//!   half hour on. Until then headroom covers four fifths of past growth and releases teach the hold.
+//! - Replicas that came for a backlog go a cold start after it is gone: the level holds what a burst
+//!   that comes back takes.
+//! - GPU activity is projected by its regression on the work of a replica: what a single request makes
+//!   is not shared out among survivors.
 //! - What was tried and lost is on the page of [`decision`].
 //! - Before a price is learned, a queue is weighed against what comes as well as against what the
 //!   ready replicas finish: a queue that stands at saturation is not "soon cleared".

@@ -189,11 +189,14 @@ fn note_evidence(spec: &Spec, state: &mut State, said: &Said, step_ms: u64, now:
     // Silent replicas are filled in from the others: to hold, never to raise.
     let missing = f64::from(seen.expected.max(1)) / f64::from(seen.answered.max(1));
     let unknown = if supply.ordered > 0 { base } else { 0.0 };
-    let by_rules = [&said.queue_vote, &said.kv_vote, &said.ceiling.vote, &said.wake_vote]
-        .iter()
-        .filter_map(|vote| vote.want)
-        .max()
-        .map_or(0.0, f64::from);
+    let most =
+        |votes: &[&Vote]| votes.iter().filter_map(|vote| vote.want).max().map_or(0.0, f64::from);
+    // Without a level, a queue is all that says how many are needed.
+    let by_queue = most(&[&said.queue_vote]);
+    let (backlog, in_place_of_level) =
+        if said.level.work.is_some() { (by_queue, 0.0) } else { (0.0, by_queue) };
+    let by_rules =
+        most(&[&said.kv_vote, &said.ceiling.vote, &said.wake_vote]).max(in_place_of_level);
     // Evidence under another measure of load is none.
     let measure_changed = state.source != said.level.source && state.last_tick.is_some();
     let in_doubt = if seen.frozen > 0 || measure_changed { base } else { 0.0 };
@@ -202,6 +205,13 @@ fn note_evidence(spec: &Spec, state: &mut State, said: &Said, step_ms: u64, now:
     let trial = said.level.carry_trial.map_or(strict, |carry| (carry * missing).max(others));
     let span_ms = if said.level.work.is_some() { WINDOW_MS } else { 0 };
     state.evidence.note(strict, trial, span_ms);
+    let hold_ms = state.ghost.hold_ms();
+    let backlog_hold_ms = match spec.ghost_hold_ms {
+        Some(explicit_ms) => explicit_ms,
+        // What goes sooner could be wanted back before it had gone.
+        None => supply.cold_start_ms.min(hold_ms),
+    };
+    state.evidence.note_backlog(backlog, backlog_hold_ms);
 }
 
 fn remember(

@@ -35,6 +35,10 @@ pub(super) struct Evidence {
     pub(super) strict: Needs,
     /// Replicas that would have been needed at the capacity of a trial.
     pub(super) trial: Needs,
+    /// Replicas that were wanted to work off a queue, beyond what the level needs.
+    backlog: Needs,
+    /// Evidence after which these are no longer needed.
+    backlog_hold_ms: u64,
     /// Evidence clock when work was last seen, or could not be told.
     worked_ms: u64,
 }
@@ -106,6 +110,14 @@ impl Evidence {
         self.trial.note(trial, at_ms);
     }
 
+    /// Notes what this tick wanted to work off a queue, and for how long that holds. Who came for a
+    /// backlog is done when it is gone, and need not wait for a burst that comes back: the level holds
+    /// what that takes.
+    pub(super) fn note_backlog(&mut self, wanted: f64, hold_ms: u64) {
+        self.backlog_hold_ms = hold_ms;
+        self.backlog.note(wanted, self.clock_ms);
+    }
+
     /// Notes that there was work, or that it cannot be told.
     pub(super) fn worked(&mut self) {
         self.worked_ms = self.clock_ms;
@@ -130,15 +142,27 @@ impl Evidence {
         self.coverage >= COVERED
     }
 
-    /// Evidence that `m` replicas suffice, milliseconds.
-    pub(super) fn for_count(&self, m: u32) -> u64 {
-        self.clock_ms.saturating_sub(self.strict.last_above(m))
+    /// Evidence that `m` replicas suffice, milliseconds of a hold.
+    pub(super) fn for_count(&self, m: u32, hold_ms: u64) -> u64 {
+        let by_level_ms = self.clock_ms.saturating_sub(self.strict.last_above(m));
+        let backlog_ms = self.clock_ms.saturating_sub(self.backlog.last_above(m));
+        match self.backlog_hold_ms.saturating_sub(backlog_ms) {
+            0 => by_level_ms,
+            lacks_ms => by_level_ms.min(hold_ms.saturating_sub(lacks_ms)),
+        }
+    }
+
+    /// Whether the level has needed more than `m` within the last `span_ms` of evidence.
+    pub(super) fn was_needed(&self, m: u32, span_ms: u64) -> bool {
+        let at_ms = self.strict.last_above(m);
+        at_ms > 0 && self.clock_ms.saturating_sub(at_ms) <= span_ms
     }
 
     /// Largest need of the last `span_ms` of evidence, if there is that much.
     pub(super) fn largest_need(&self, needs: &Needs, span_ms: u64) -> Option<f64> {
         let since_ms = self.clock_ms.checked_sub(span_ms)?;
-        Some(needs.largest_since(since_ms))
+        let backlog_since_ms = self.clock_ms.saturating_sub(self.backlog_hold_ms.min(span_ms));
+        Some(needs.largest_since(since_ms).max(self.backlog.largest_since(backlog_since_ms)))
     }
 }
 
@@ -247,13 +271,36 @@ mod tests {
             evidence.note(need, need, 0);
         }
         // Need 2.5 was last seen at 15 s, 3.0 at 5 s; the clock stands at 25 s.
-        assert_eq!(evidence.for_count(0), 0);
-        assert_eq!(evidence.for_count(1), 10_000);
-        assert_eq!(evidence.for_count(2), 10_000);
-        assert_eq!(evidence.for_count(3), 25_000);
+        assert_eq!(evidence.for_count(0, 600_000), 0);
+        assert_eq!(evidence.for_count(1, 600_000), 10_000);
+        assert_eq!(evidence.for_count(2, 600_000), 10_000);
+        assert_eq!(evidence.for_count(3, 600_000), 25_000);
         assert_eq!(evidence.largest_need(&evidence.strict, 10_000), Some(0.5));
         assert_eq!(evidence.largest_need(&evidence.strict, 11_000), Some(2.5));
         assert_eq!(evidence.largest_need(&evidence.strict, 30_000), None);
+    }
+
+    #[test]
+    fn a_backlog_counts_for_its_own_shorter_hold() {
+        let mut evidence = Evidence::default();
+        for step in 1..=200_i64 {
+            evidence.advance(&tick(5_000, true, step * 5_000));
+            evidence.note(2.5, 2.5, 0);
+            // Nine wanted until 850 s, and a hold of 120 s for them.
+            evidence.note_backlog(if step <= 170 { 9.0 } else { 0.0 }, 120_000);
+        }
+        // 150 s after it.
+        assert_eq!(evidence.largest_need(&evidence.strict, 600_000), Some(2.5));
+        assert_eq!(evidence.for_count(4, 600_000), 1_000_000);
+        // 90 s after it, 30 s are missing.
+        let mut evidence = Evidence::default();
+        for step in 1..=200_i64 {
+            evidence.advance(&tick(5_000, true, step * 5_000));
+            evidence.note(2.5, 2.5, 0);
+            evidence.note_backlog(if step <= 182 { 9.0 } else { 0.0 }, 120_000);
+        }
+        assert_eq!(evidence.largest_need(&evidence.strict, 600_000), Some(9.0));
+        assert_eq!(evidence.for_count(4, 600_000), 570_000);
     }
 
     #[test]
@@ -280,7 +327,7 @@ mod tests {
         }
         // Four were too few in the first half hour, two in the first three quarters.
         for (m, since_ms) in [(4, 1_800_000_u64), (2, 2_700_000)] {
-            let lost_ms = 3_600_000 - since_ms - evidence.for_count(m);
+            let lost_ms = 3_600_000 - since_ms - evidence.for_count(m, 600_000);
             assert!(lost_ms < 240_000, "{m}: {lost_ms} ms lost");
         }
     }

@@ -132,7 +132,7 @@ impl Ghost {
             } else {
                 carried.max(self.next_step(evidence, hold_ms, one_less))
             };
-            let evidence_ms = evidence.for_count(to);
+            let evidence_ms = evidence.for_count(to, hold_ms);
             let surplus =
                 Surplus { to, largest_need, evidence_ms, trial: false, stepwise: !learned };
             return (to < supply.ordered).then_some(surplus);
@@ -158,9 +158,12 @@ impl Ghost {
         }
     }
 
-    /// Remembers that a release was decided.
+    /// Remembers that a release was decided. What only a backlog had asked for says nothing of the
+    /// hold when it is wanted back.
     pub(super) fn released(&mut self, surplus: &Surplus, evidence: &Evidence, now: Moment) {
-        self.open = Some(Release { to: surplus.to, at: now });
+        if evidence.was_needed(surplus.to, 2 * self.hold_ms) {
+            self.open = Some(Release { to: surplus.to, at: now });
+        }
         self.step = surplus.stepwise.then_some((surplus.to, evidence.clock_ms()));
     }
 
@@ -191,7 +194,7 @@ impl Ghost {
         let Some(one_less) = supply.ordered.checked_sub(1).filter(|count| *count > 0) else {
             return Vote { rule: Rule::Ghost, want: None, reason: Reason::Silent };
         };
-        let evidence_ms = evidence.for_count(one_less);
+        let evidence_ms = evidence.for_count(one_less, hold_ms);
         let coverage = evidence.coverage();
         let score = score(evidence_ms, hold_ms, coverage);
         let reason = Reason::Evidence { score, evidence_ms, hold_ms, coverage };

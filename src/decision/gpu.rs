@@ -35,8 +35,9 @@ pub(super) struct GpuState {
     xx: f32,
     xu: f32,
     uu: f32,
-    /// In force for this tick.
-    follows: bool,
+    /// Activity per token rate of a replica, in force for this tick; `None` while the counter has
+    /// not been seen to follow the work.
+    slope: Option<f32>,
     full_ms: u64,
     raised_at: Option<Moment>,
     /// When the devices were last read.
@@ -63,15 +64,15 @@ pub(super) struct Ceiling {
 impl GpuState {
     /// Takes what was learned before into force.
     pub(super) fn begin(&mut self) {
-        self.follows = self.n >= MIN_TICKS && {
-            let (n, x, u) = (self.n, self.x / self.n, self.u / self.n);
-            let spread_x = self.xx / n - x * x;
-            let spread_u = self.uu / n - u * u;
-            let together = self.xu / n - x * u;
-            together > 0.0
-                && spread_x >= VARIED * x * x
-                && together * together >= FOLLOWS * spread_x * spread_u
-        };
+        let (n, x, u) = (self.n, self.x / self.n, self.u / self.n);
+        let spread_x = self.xx / n - x * x;
+        let spread_u = self.uu / n - u * u;
+        let together = self.xu / n - x * u;
+        let follows = n >= MIN_TICKS
+            && together > 0.0
+            && spread_x >= VARIED * x * x
+            && together * together >= FOLLOWS * spread_x * spread_u;
+        self.slope = follows.then(|| together / spread_x);
     }
 
     /// The vote of the devices.
@@ -106,11 +107,10 @@ impl GpuState {
             let reason = Reason::GpuNoInformation { activity: most.unwrap_or(0.0) };
             return Ceiling { idle, ..silent(reason) };
         };
-        if !self.follows {
-            return Ceiling { idle, ..silent(Reason::GpuNoInformation { activity }) };
-        }
         let ceiling = ask.spec.gpu_ceiling;
-        let carry = activity * f64::from(ask.seen.live) / ceiling.max(0.01);
+        let Some(carry) = self.carry(activity, ceiling, ask) else {
+            return Ceiling { idle, ..silent(Reason::GpuNoInformation { activity }) };
+        };
         let confirmed = self.full_ms >= CONFIRMED_MS && confirms(ask, level);
         let cold_start_ms = ask.supply.cold_start_ms;
         let may_raise =
@@ -119,6 +119,17 @@ impl GpuState {
         let reason = Reason::GpuCeiling { activity, ceiling, confirmed };
         let want = (activity > ceiling && confirmed && may_raise).then_some(target);
         Ceiling { vote: vote(want, reason), carry, refuses_down: false, idle }
+    }
+
+    /// Replicas, unrounded, on which the devices would run at the ceiling. Of the activity only what
+    /// the regression says of the work of each is shared out among more or fewer: a device that
+    /// decodes for one shows more than half of what it shows when full. `None` if no count keeps
+    /// the rest under the ceiling.
+    fn carry(&self, activity: f64, ceiling: f64, ask: &Ask<'_>) -> Option<f64> {
+        let by_work = f64::from(self.slope?) * tokens_each(ask)?;
+        let shared = by_work.min(activity);
+        let left = ceiling - (activity - shared);
+        (left > 0.0).then(|| f64::from(ask.seen.live) * shared / left)
     }
 
     /// Learns from one tick.
@@ -147,13 +158,11 @@ impl GpuState {
         } else {
             self.full_ms = 0;
         }
-        let rates = &ask.seen.rates;
-        let tokens = rates.generated.or(rates.finished);
-        if step_ms == 0 || !ask.seen.whole || ask.seen.live == 0 {
+        if step_ms == 0 || !ask.seen.whole {
             return;
         }
-        let Some(tokens) = tokens else { return };
-        let (x, u) = (compact(tokens / f64::from(ask.seen.live)), compact(activity));
+        let Some(tokens) = tokens_each(ask) else { return };
+        let (x, u) = (compact(tokens), compact(activity));
         let keep = MEMORY_TICKS / (MEMORY_TICKS + 1.0);
         for (sum, value) in [
             (&mut self.n, 1.0),
@@ -172,6 +181,13 @@ impl GpuState {
 fn activity(sample: &GpuSample) -> Option<f64> {
     let counter = sample.sm.or(sample.tensor).or(sample.dram);
     counter.filter(|activity| (0.0..=1.0).contains(activity))
+}
+
+/// Tokens, else requests, that each replica finishes per second.
+fn tokens_each(ask: &Ask<'_>) -> Option<f64> {
+    let rates = &ask.seen.rates;
+    let tokens = rates.generated.or(rates.finished)?;
+    (ask.seen.live > 0).then(|| tokens / f64::from(ask.seen.live))
 }
 
 fn at_limit(ask: &Ask<'_>) -> bool {

@@ -14,26 +14,31 @@ use super::headroom::{Headroom, STEP_MS, scale};
 use super::level::replicas;
 use super::number::{ceil_count, compact, seconds};
 
-/// Shares of past growth that headroom covers (costmodel.md 3 has 0.8 for all), and holds: none is
-/// shorter than the one that is assumed, so that a dip is never taken more seriously for being known.
+/// Shares of past growth that headroom covers (costmodel.md 3 has 0.8 for all), and holds, from the
+/// floor on (DESIGN 4 rule 6).
 const QUANTILES: [f32; 5] = [0.5, 0.65, 0.8, 0.9, 0.97];
-const HOLDS_MS: [u64; 3] = [600_000, 900_000, 1_800_000];
+const HOLDS_MS: [u64; 4] = [300_000, 600_000, 900_000, 1_800_000];
 const LANES: usize = QUANTILES.len() * HOLDS_MS.len();
-/// In force until the first hour is rehearsed: 0.8, and the hold that releases have taught.
+/// In force until the first half hour is rehearsed: 0.8, and the hold that releases have taught.
 const ASSUMED: usize = 2;
-const FIRST_STEPS: u32 = 120;
+const FIRST_STEPS: u32 = 60;
 /// Costs and late work are remembered for a day.
 const MEMORY_STEPS: f32 = 2_880.0;
-/// Share of the work that a lane may serve late. The promise is 1 %; what is shorter than half a
-/// minute is not rehearsed, nor how a start may take longer than usual.
-const LATE: f32 = 0.004;
-/// Where no lane is in time that often, bursts outrun every start: then so much more than the best
-/// lane is late may be, for what cannot be had is not worth buying.
-const BEYOND_REACH: f32 = 1.25;
+/// Share of the work that a lane may serve late. The promise is 1 %; how a start may take longer than
+/// usual is not rehearsed.
+const LATE: f32 = 0.006;
+/// Where even the best lane is late more often than the promise allows, bursts outrun every start:
+/// from there on twice what it is late by may be, for what cannot be had is not worth buying.
+const PROMISED: f32 = 0.01;
 /// What a share of late work beyond that weighs: 1 % as much as a fifth of the bill.
 const WEIGHT: f32 = 20.0;
 /// A lane has to be this much better than the one in force.
 const BETTER: f32 = 0.99;
+/// Span of the busiest part of a step, and the share of the patience that it may take: more than that
+/// and the step counts as late, for within the quarter of a minute it is not even. At 0.3 the bursts of
+/// code are seen for what they cost, and smooth ramps are not.
+const BURST_S: f32 = 15.0;
+const BURST_PATIENCE: f32 = 0.3;
 /// Cold starts after which rule 2 has worked a queue off: one to start, half a one to serve.
 const QUEUE_STARTS: f32 = 1.5;
 
@@ -46,9 +51,10 @@ pub(super) struct Rehearsal {
     work_s: f32,
     steps: u32,
     chosen: Option<usize>,
-    /// Work and time since the last step.
+    /// Work and time since the last step, and the most work of a quarter of a minute in it.
     demand_s: f32,
     since_s: f32,
+    peak: f32,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -60,6 +66,13 @@ struct Lane {
     /// Replica-seconds of work that wait, and for how long some have.
     backlog_s: f32,
     queued_s: f32,
+}
+
+/// Work demanded in one step, in replicas: its mean, and that of its busiest quarter of a minute.
+#[derive(Debug, Clone, Copy)]
+struct Demand {
+    mean: f32,
+    peak: f32,
 }
 
 /// What a lane has to know of the engine and its workload.
@@ -78,16 +91,18 @@ impl Rehearsal {
     pub(super) fn demanded(&mut self, work: f64, step_s: f64) {
         self.demand_s += compact(work * step_s);
         self.since_s += compact(step_s);
+        self.peak = self.peak.max(compact(work));
     }
 
     /// Plays one step in all lanes, after `shown` has noted it.
     pub(super) fn step(&mut self, shown: &Headroom, terms: &Terms) {
         let step_s = compact(seconds(STEP_MS));
-        let demand = self.demand_s / self.since_s.max(f32::MIN_POSITIVE);
-        (self.demand_s, self.since_s) = (0.0, 0.0);
+        let mean = self.demand_s / self.since_s.max(f32::MIN_POSITIVE);
+        let demand = Demand { mean, peak: self.peak.max(mean) };
+        (self.demand_s, self.since_s, self.peak) = (0.0, 0.0, 0.0);
         self.steps = self.steps.saturating_add(1);
         let keep = 1.0 - 1.0 / MEMORY_STEPS;
-        self.work_s = self.work_s * keep + demand * step_s;
+        self.work_s = self.work_s * keep + mean * step_s;
         let growths = QUANTILES.map(|share| shown.growth(share));
         for (hold_ms, lanes) in HOLDS_MS.into_iter().zip(self.lanes.chunks_mut(QUANTILES.len())) {
             let (ordered, serving) = shown.levels(hold_ms, terms.cold_start_ms);
@@ -104,7 +119,7 @@ impl Rehearsal {
 
     /// Forgets what waits: some time was not seen.
     pub(super) fn interrupt(&mut self) {
-        (self.demand_s, self.since_s) = (0.0, 0.0);
+        (self.demand_s, self.since_s, self.peak) = (0.0, 0.0, 0.0);
         for lane in &mut self.lanes {
             (lane.backlog_s, lane.queued_s) = (0.0, 0.0);
         }
@@ -116,7 +131,7 @@ impl Rehearsal {
         }
         let late = |lane: &Lane| lane.late_s / self.work_s;
         let least = self.lanes.iter().map(late).fold(f32::INFINITY, f32::min);
-        let allowed = LATE.max(BEYOND_REACH * least);
+        let allowed = LATE.max(2.0 * least - PROMISED);
         let score = |lane: &Lane| lane.cost_s * (1.0 + WEIGHT * (late(lane) - allowed).max(0.0));
         let in_force = self.chosen.and_then(|chosen| self.lanes.get(chosen));
         let limit = in_force.map_or(f32::INFINITY, |lane| BETTER * score(lane));
@@ -140,7 +155,7 @@ impl Rehearsal {
 impl Lane {
     fn step(
         &mut self,
-        demand: f32,
+        demand: Demand,
         ordered: f32,
         serving: f32,
         terms: &Terms,
@@ -148,21 +163,24 @@ impl Lane {
         keep: f32,
     ) {
         let (cap, margin) = (compact(terms.cap), compact(terms.margin));
-        self.backlog_s = (self.backlog_s + (demand - serving * cap) * step_s).max(0.0);
+        let full = serving * cap;
+        let burst_s = self.backlog_s + (demand.peak - full) * BURST_S;
+        self.backlog_s = (self.backlog_s + (demand.mean - full) * step_s).max(0.0);
         self.queued_s = if self.backlog_s > 0.0 { self.queued_s + step_s } else { 0.0 };
         if self.queued_s > QUEUE_STARTS * compact(seconds(terms.cold_start_ms)).max(step_s) {
             (self.backlog_s, self.queued_s) = (0.0, 0.0);
         }
         // Between the plan and the full pool the late share grows from nothing to all.
         let planned = cap * (1.0 - margin / serving.sqrt()).max(0.0);
-        let over = (demand / serving - planned) / (cap - planned).max(0.01);
-        let late = if self.backlog_s > compact(terms.slo_ttft_s) * serving * cap {
+        let over = (demand.mean / serving - planned) / (cap - planned).max(0.01);
+        let patience_s = compact(terms.slo_ttft_s) * full;
+        let late = if self.backlog_s > patience_s || burst_s > BURST_PATIENCE * patience_s {
             1.0
         } else {
             over.clamp(0.0, 1.0).powi(2)
         };
         self.cost_s = self.cost_s * keep + ordered * step_s;
-        self.late_s = self.late_s * keep + late * demand * step_s;
+        self.late_s = self.late_s * keep + late * demand.mean * step_s;
     }
 }
 
@@ -188,8 +206,8 @@ mod tests {
     }
 
     #[test]
-    fn within_the_first_hour_the_assumed_headroom_is_in_force_and_no_hold() {
-        let rehearsal = rehearsed(119, |_| 4.0);
+    fn within_the_first_half_hour_the_assumed_headroom_is_in_force_and_no_hold() {
+        let rehearsal = rehearsed(59, |_| 4.0);
         assert!((rehearsal.quantile() - 0.8).abs() < 1e-6);
         assert_eq!(rehearsal.hold_ms(), None);
     }
@@ -216,7 +234,7 @@ mod tests {
     fn work_that_comes_back_later_than_any_hold_is_not_held_for() {
         // An hour of each: every lane is late after each rise, and none less than another.
         let rehearsal = rehearsed(2_880, |step| if step % 240 < 120 { 2.0 } else { 8.0 });
-        assert_eq!(rehearsal.hold_ms(), Some(600_000));
+        assert_eq!(rehearsal.hold_ms(), Some(300_000));
     }
 
     #[test]

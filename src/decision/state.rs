@@ -69,7 +69,7 @@ pub(super) struct Told {
 
 impl State {
     /// The version of the form in which state is kept. A state of another version is a new start.
-    pub const VERSION: u32 = 3;
+    pub const VERSION: u32 = 4;
 
     /// Marks a restart: what was learned and the evidence stay, and nothing goes below the
     /// present count before a whole tick was seen and a whole hold of evidence stands. A state

@@ -82,7 +82,7 @@ fn inputs(state: &State, observation: &Observation, said: &Said) -> Inputs {
         level_source: level.source,
         cold_start_ms: supply.cold_start_ms,
         ghost_score: one_less.map(|count| {
-            crate::decision::score(state.evidence.for_count(count), hold_ms, coverage)
+            crate::decision::score(state.evidence.for_count(count, hold_ms), hold_ms, coverage)
         }),
         hold_ms,
         coverage,
@@ -98,8 +98,8 @@ fn next(spec: &Spec, state: &State, said: &Said, now: Moment) -> Next {
     let supply = &said.supply;
     let hold_ms = state.ghost.hold_ms();
     let above_floor = supply.ordered > spec.min.max(1);
-    let down_in_ms =
-        above_floor.then(|| hold_ms.saturating_sub(state.evidence.for_count(supply.ordered - 1)));
+    let down_in_ms = above_floor
+        .then(|| hold_ms.saturating_sub(state.evidence.for_count(supply.ordered - 1, hold_ms)));
     let zero_in_ms = match spec.zero_after {
         ZeroAfter::After { millis } if spec.min == 0 && spec.has_wake_source => {
             Some(millis.saturating_sub(state.evidence.idle_ms()))

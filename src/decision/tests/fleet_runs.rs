@@ -105,6 +105,20 @@ fn a_step_up_is_followed_in_the_first_ticks_and_not_overdone() {
 }
 
 #[test]
+fn who_came_for_a_backlog_goes_when_it_is_gone_and_the_level_stays() {
+    let mut fleet = Fleet::new(4).learned();
+    fleet.run(900.0, load(2.0));
+    fleet.run(900.0, load(7.0));
+    // 7 of work at ρ 0.885 and the growth seen; at the step up to 16.
+    let settled = fleet.ordered();
+    assert!((8..=12).contains(&settled), "{settled}");
+    let most = fleet.wants.iter().max().unwrap();
+    assert!(*most > settled, "{most}");
+    let after = fleet.run(3_600.0, load(7.0));
+    assert_eq!(reversals(&after), 0, "{}", series(&after));
+}
+
+#[test]
 fn f82_the_same_shortage_is_not_ordered_twice_while_nothing_is_ready() {
     let mut fleet = Fleet::new(2);
     fleet.cold_start_s = 180.0;

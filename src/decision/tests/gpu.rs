@@ -9,11 +9,15 @@ fn gpu(busy: f64, sm: Option<f64>) -> Gpu {
 
 /// A fleet whose SM activity has been seen to follow its work: 2 % a running request.
 fn informed(n: u32) -> Bench {
+    informed_of(n, |running| 0.02 * running)
+}
+
+fn informed_of(n: u32, activity: fn(f64) -> f64) -> Bench {
     // By a target that asks for little, so that the devices are what is heard.
     let mut bench = Bench::new(n).deaf().spec(|spec| spec.target_in_flight = Some(200.0));
     for round in 0..100_u32 {
         let running = f64::from(1 + round % 20);
-        bench.seen.gpu = gpu(0.99, Some(0.02 * running));
+        bench.seen.gpu = gpu(0.99, Some(activity(running)));
         bench.run(5, |_| Does::serving(running));
     }
     bench
@@ -47,6 +51,31 @@ fn a_counter_that_follows_work_keeps_survivors_under_the_ceiling() {
         assert!(bench.tick(|_| Does::serving(45.0 / n)).want >= 2);
     }
     assert_eq!(bench.last.unwrap().want, 2);
+}
+
+#[test]
+fn activity_that_a_single_request_makes_is_not_shared_out() {
+    let activity = |running: f64| 0.6 + 0.01 * running;
+    let mut bench = informed_of(3, activity);
+    bench.obeys = true;
+    for _ in 0..600 {
+        let n = bench.seen.engines.len() as f64;
+        bench.seen.gpu = gpu(0.99, Some(activity(15.0 / n)));
+        bench.run(5, |_| Does::serving(15.0 / n));
+    }
+    // 0.65 on each of three: 0.05 of it is work, 3 · 0.05 / (0.8 − 0.6) = 0.75 devices. In proportion
+    // it would be 3 · 0.65 / 0.8 = 2.4.
+    assert_eq!(bench.last.unwrap().want, 1);
+}
+
+#[test]
+fn activity_above_the_ceiling_whatever_the_work_is_no_information() {
+    let activity = |running: f64| 0.85 + 0.005 * running;
+    let mut bench = informed_of(3, activity);
+    bench.seen.gpu = gpu(0.99, Some(activity(5.0)));
+    let decision = bench.tick(|_| Does::serving(5.0));
+    let told = reason(&decision, Rule::GpuCeiling);
+    assert_eq!(told, Reason::GpuNoInformation { activity: 0.875 });
 }
 
 #[test]

@@ -228,7 +228,8 @@ proptest! {
     #[test]
     fn a_dip_shorter_than_the_hold_changes_nothing(
         seed in 1_u64..1_000_000, work in 1.0_f64..6.0, depth in 0.0_f64..0.9,
-        dip_ticks in 1_u32..120,
+        // No learned hold is shorter than 300 s.
+        dip_ticks in 1_u32..60,
     ) {
         let fleet = || {
             let mut fleet = Fleet::new(8).seed(seed).learned();
