@@ -3,6 +3,7 @@
 //! Must not hold logic of any part.
 
 mod reload;
+mod replicas;
 mod serve;
 
 use std::io::{Stdout, Write as _};

@@ -163,6 +163,32 @@ pub struct Serve {
     #[arg(long, value_name = "FILTER", default_value = crate::telemetry::DEFAULT_FILTER, env = "GHOSTSCALER_LOG")]
     pub log: String,
 
+    /// Where the other replicas of the scaler connect, each with a key of its own.
+    #[arg(long, value_name = "HOST:PORT", default_value = "0.0.0.0:9091", value_parser = listen_address)]
+    pub pair_address: SocketAddr,
+
+    /// The Lease by which several replicas agree on the one that decides. Also the prefix of the
+    /// ConfigMaps that keep what was learned.
+    #[arg(long, value_name = "NAME", default_value = "ghostscaler")]
+    pub lease_name: String,
+
+    /// This pod's name; with --pod-namespace there is an election, and replicas answer alike.
+    /// Without it this process alone decides.
+    #[arg(long, value_name = "NAME", env = "POD_NAME", requires = "pod_namespace")]
+    pub pod_name: Option<String>,
+
+    /// The namespace of this pod, its Lease and its ConfigMaps.
+    #[arg(long, value_name = "NS", env = "POD_NAMESPACE")]
+    pub pod_namespace: Option<String>,
+
+    /// The address at which the other replicas reach this pod [default: that of --pair-address].
+    #[arg(long, value_name = "IP", env = "POD_IP")]
+    pub pod_ip: Option<std::net::IpAddr>,
+
+    /// This pod's uid, so that what it leaves goes with it.
+    #[arg(long, hide = true, env = "POD_UID")]
+    pub pod_uid: Option<String>,
+
     /// Set by Kubernetes in every pod; with a service account's token it says "in a cluster".
     #[arg(long, hide = true, env = "KUBERNETES_SERVICE_HOST")]
     pub kubernetes_service_host: Option<String>,

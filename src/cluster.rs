@@ -1,8 +1,9 @@
 //! The Kubernetes API as the source of the inventory: ScaledObjects, their targets, their pods, the
 //! HPAs that KEDA makes of them, and the devices on the nodes.
 //!
-//! Decides nothing, and writes nothing but events ([`events`]) and, where it is asked to, which pods go
-//! first ([`deletion`]).
+//! Decides nothing, and writes nothing but events ([`events`]), where it is asked to which pods go first
+//! ([`deletion`]), and in the scaler's own namespace who leads ([`lease`]), how the replicas reach each
+//! other ([`members`]) and what was learned ([`shards`]).
 //!
 //! **How fresh.** ScaledObjects, Deployments, StatefulSets and pods are watched, one watch a kind
 //! and namespace (or one a kind for all): a change is published 0.1 s after it is seen. So are HPAs,
@@ -23,13 +24,18 @@
 pub mod deletion;
 mod devices;
 pub mod events;
+#[cfg(test)]
+pub(crate) mod fixtures;
 mod group;
 mod hpa;
 pub mod inspect;
+pub mod lease;
+pub mod members;
 mod pod;
 mod scale;
 mod scaled_object;
 mod selector;
+pub mod shards;
 pub mod survey;
 mod target;
 mod template;
@@ -62,6 +68,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a connection may be silent. The server ends each watch after 60 s (`watch`), so only a
 /// hung server or a dead network is silent for longer.
 const READ_TIMEOUT: Duration = Duration::from_secs(75);
+
+/// The way to the Kubernetes API.
+pub type Client = kube::Client;
 
 /// What to read.
 #[derive(Debug, Clone, Default)]
@@ -112,6 +121,21 @@ pub const RBAC: &[Permission] = &[
     Permission { api_group: "", resource: "nodes", verbs: &["list", "watch"] },
     Permission { api_group: "*", resource: "*/scale", verbs: &["get"] },
     Permission { api_group: "events.k8s.io", resource: "events", verbs: &["create", "patch"] },
+];
+
+/// Every permission that [`lease`], [`members`] and [`shards`] need, in the scaler's own namespace
+/// only, for the manifests' second role.
+pub const OWN_RBAC: &[Permission] = &[
+    Permission {
+        api_group: "coordination.k8s.io",
+        resource: "leases",
+        verbs: &["get", "list", "create", "update", "patch"],
+    },
+    Permission {
+        api_group: "",
+        resource: "configmaps",
+        verbs: &["get", "list", "create", "update", "patch", "delete"],
+    },
 ];
 
 /// Why the cluster cannot be read.

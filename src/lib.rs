@@ -21,6 +21,14 @@
 //! Each trigger has one *tick* (`tick`): read → observe → decide → publish an immutable snapshot.
 //! Every RPC, API answer and metric comes from that snapshot; no RPC does IO.
 //!
+//! Of several replicas only the leader ticks. A follower has the same registry, filled from the leader's
+//! stream instead: whatever answers need not know which of the two it stands in.
+//!
+//! ```text
+//!  leader:   tick ─ registry ── pair ═══ TLS 1.3, keys on Leases ═══ pair ─ registry   :follower
+//!              └─ statedir's form, in ConfigMaps ── next leader
+//! ```
+//!
 //! # The modules, in reading order
 //!
 //! | module | what it holds |
@@ -30,13 +38,14 @@
 //! | [`source`] | the wire to engines and Prometheus: deadlines, bounds, escaping, credentials |
 //! | [`inventory`] | what a workload is apart from its metrics: bounds, counts, members |
 //! | [`config`] | the file that describes upstreams and, without a cluster, workloads |
-//! | [`cluster`] | ScaledObjects, their targets and pods, the HPAs and the room on the nodes, by watches |
+//! | [`cluster`] | ScaledObjects, their targets and pods, the HPAs and the room on the nodes, by watches; the election and the state shards |
 //! | [`trigger`], [`schedule`] | KEDA's trigger metadata into a policy; the warm schedule |
 //! | [`observe`] | inventory and readings into one observation |
 //! | [`registry`] | every tracked trigger and its published snapshot |
 //! | [`tick`] | the loop of one trigger, and the shared readers of Prometheus, DCGM and gateways |
 //! | [`grpc`], [`proto`] | KEDA's contract, health, reflection, TLS; on a runtime of its own; the generated messages |
 //! | `listen` | the connections of both listeners: bounded, with room for the next one |
+//! | [`lead`], [`pair`] | who decides of several replicas; the leader's answers, state and writes between them |
 //! | [`web`], [`metrics`], [`explain`] | the API, `/metrics`, and the API for a person |
 //! | [`declog`], [`replay`], [`statedir`] | the decision log and its proof; what outlives a restart |
 //! | [`hpa`], [`demo`] | KEDA's loop and the HPA as a model; the demonstration that runs on it, with the parts of `serve` on a stepped clock |
@@ -62,8 +71,12 @@
 //! - One owner of hysteresis: the core. The HPA is told to pass values through.
 //! - There is no trait for a source, an inventory or a clock: each has one shape, and tests fake the
 //!   wire.
-//! - Nothing is written to Kubernetes but events, none per tick, and where `--idle-pods-first` is given
-//!   which pods go first at a step down.
+//! - Nothing is written to Kubernetes but events; where `--idle-pods-first` is given which pods go first
+//!   at a step down; and in the scaler's own namespace who leads, how the replicas reach each other and
+//!   what was learned. None of it per tick.
+//! - One process decides: the right to is looked at before each decision is published, against a
+//!   monotonic clock. A follower's answers are the leader's and nothing else.
+//! - A write that was answered with success is known to everyone who could lead next.
 //!
 //! # Choices of the decision that its first sketch did not have
 //!
@@ -135,9 +148,11 @@ pub mod generate;
 pub mod grpc;
 pub mod health;
 pub mod hpa;
+pub mod lead;
 mod listen;
 pub mod metrics;
 pub mod observe;
+pub mod pair;
 pub mod registry;
 pub mod replay;
 pub mod schedule;

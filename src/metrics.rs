@@ -6,11 +6,13 @@
 mod workloads;
 
 use std::fmt;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use prometheus_client::encoding::{EncodeLabelSet, prometheus_text, text};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry as Families, Unit};
@@ -108,6 +110,18 @@ const PROCESS: &[Described] = &[
         labels: &["result"],
         help: "Saves of the learned state: done or failed",
     },
+    Described {
+        name: "ghostscaler_leading",
+        kind: "gauge",
+        labels: &[],
+        help: "1 where this process decides, 0 where it answers from the leader's answers",
+    },
+    Described {
+        name: "ghostscaler_leader_silence_seconds",
+        kind: "gauge",
+        labels: &[],
+        help: "Time since the leader was heard last; 0 where this process decides",
+    },
 ];
 
 /// Every family of this module, for the README's table. The families of the RPCs are the gRPC
@@ -129,6 +143,8 @@ pub struct Metrics {
     config_reloads: Family<Outcome, Counter>,
     decision_log_dropped: Counter,
     state_saves: Family<Outcome, Counter>,
+    leading: Gauge,
+    leader_silence: Gauge<f64, AtomicU64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -158,7 +174,10 @@ impl Default for Metrics {
             config_reloads: Family::default(),
             decision_log_dropped: Counter::default(),
             state_saves: Family::default(),
+            leading: Gauge::default(),
+            leader_silence: Gauge::default(),
         };
+        metrics.leading.set(1);
         // From the first scrape on, so that a rate over the first failure is not lost.
         for result in ["applied", "refused"] {
             drop(metrics.config_reloads.get_or_create(&Outcome { result }));
@@ -201,6 +220,18 @@ impl Metrics {
         self.state_saves.get_or_create(&Outcome { result }).inc();
     }
 
+    /// This process decides.
+    pub fn leads(&self) {
+        self.leading.set(1);
+        self.leader_silence.set(0.0);
+    }
+
+    /// Another decides, heard this long ago.
+    pub fn follows(&self, silence: Duration) {
+        self.leading.set(0);
+        self.leader_silence.set(silence.as_secs_f64());
+    }
+
     /// A line of the decision log was dropped.
     pub fn line_dropped(&self) {
         self.decision_log_dropped.inc();
@@ -241,6 +272,13 @@ impl Metrics {
         );
         let state_saves = self.state_saves.clone();
         families.register("state_saves", help("ghostscaler_state_saves_total"), state_saves);
+        families.register("leading", help("ghostscaler_leading"), self.leading.clone());
+        families.register_with_unit(
+            "leader_silence",
+            help("ghostscaler_leader_silence_seconds"),
+            Unit::Seconds,
+            self.leader_silence.clone(),
+        );
     }
 }
 

@@ -324,7 +324,7 @@ impl Registry {
             let mut trackers = Vec::new();
             for (trigger, policy) in listed {
                 let Some(policy) = policy else { continue };
-                let new = variants::New { workload, trigger, policy, listed: true };
+                let new = variants::New { workload, trigger, policy, brought_by: None };
                 // The inventory's own bound comes first; a full workload is told by its calls.
                 if let Ok(tracker) = self.add(&slot.variants, new) {
                     trackers.push(tracker);
@@ -344,9 +344,10 @@ impl Registry {
         &self,
         slot: &Slot,
         trigger: u64,
-        metadata: impl Iterator<Item = (&'a str, &'a str)>,
+        metadata: impl Iterator<Item = (&'a str, &'a str)> + Clone,
     ) -> Result<Arc<Tracker>, Error> {
         let workload = &slot.workload;
+        let brought_by = metadata.clone().map(|(key, value)| (key.to_owned(), value.to_owned()));
         let policy = trigger::parse(metadata).map_err(|faults| {
             if slot.variants.is_news(trigger) {
                 let keys: Vec<_> = faults.iter().map(|fault| fault.key.as_str()).collect();
@@ -354,8 +355,9 @@ impl Registry {
             }
             Error::BadMetadata { faults, min: workload.min, spec: workload.replicas.spec }
         })?;
-        let tracker =
-            self.add(&slot.variants, variants::New { workload, trigger, policy, listed: false })?;
+        let brought_by = Some(brought_by.collect());
+        let new = variants::New { workload, trigger, policy, brought_by };
+        let tracker = self.add(&slot.variants, new)?;
         self.shared.generation.send_modify(|generation| *generation += 1);
         Ok(tracker)
     }

@@ -22,7 +22,7 @@ use crate::registry::TrackerKey;
 pub const VERSION: u32 = 1;
 
 /// Longest time between two saves.
-const SAVE_INTERVAL_MS: u64 = 300_000;
+pub const SAVE_INTERVAL_MS: u64 = 300_000;
 
 /// Time from the start to the first save: the first ticks have been then.
 const FIRST_SAVE_MS: u64 = 15_000;
@@ -228,6 +228,33 @@ fn write_new<'a>(
     let bytes = write(&mut writer, now, states)?;
     writer.inner.into_inner()?.sync_all()?;
     Ok(bytes)
+}
+
+/// What a file holds, as text: for wherever else states are kept.
+#[must_use]
+pub fn encode<'a>(
+    now: Moment,
+    states: impl IntoIterator<Item = (&'a TrackerKey, &'a State)>,
+) -> String {
+    let mut writer = Checked::new(Vec::new());
+    // Memory takes everything, and what is written is text.
+    drop(write(&mut writer, now, states));
+    String::from_utf8(writer.inner).unwrap_or_default()
+}
+
+/// Reads what [`encode`] has written.
+///
+/// # Errors
+///
+/// When it is not whole, or of another version.
+pub fn decode(text: &[u8]) -> Result<Restored, Damage> {
+    read(text)
+}
+
+/// The checksum that a file carries.
+#[must_use]
+pub fn checksum(bytes: &[u8]) -> u64 {
+    fnv(FNV_OFFSET, bytes)
 }
 
 fn write<'a, W: Write>(

@@ -22,10 +22,11 @@ use tokio_util::sync::CancellationToken;
 use tracing::error;
 
 use crate::clock::Clock;
-use crate::decision::{Answer, COLD_START_UNSEEN_MS, Moment, Wake};
+use crate::decision::{Answer, COLD_START_UNSEEN_MS, Gpu, Moment, Wake, WakeReading};
 use crate::declog::{self, DecisionLog, Record, is_news};
 use crate::health::Pulse;
 use crate::inventory::{Workload, WorkloadKey};
+use crate::lead::Lead;
 use crate::metrics::Metrics;
 use crate::observe::{Around, observe};
 use crate::registry::{Published, Registry, Tracker, TrackerKey};
@@ -57,6 +58,8 @@ pub struct Parts {
     pub log: Option<DecisionLog>,
     /// Counts and times of the ticks.
     pub metrics: Metrics,
+    /// Whether this process decides.
+    pub lead: Lead,
     /// The process's clock.
     pub clock: Clock,
 }
@@ -134,6 +137,22 @@ impl Grid {
     }
 }
 
+/// Keeps what a tick would need at once, where another process decides: the wake sources are read on, so
+/// that a request that comes while nobody leads is known to whoever leads next; and what is remarked of
+/// a policy can be told. To be called more often than once a minute.
+pub fn stand_by(parts: &Parts) {
+    let upstreams = parts.upstreams.load_full();
+    let inventory = parts.registry.inventory();
+    let (nobody, now) = (Arc::default(), parts.clock.now());
+    for tracker in parts.registry.trackers().iter() {
+        let Some(workload) = inventory.workloads.get(&tracker.key.workload) else { continue };
+        let remarks = tracker.policy.remarks(workload, upstreams.context());
+        tracker.remarks.store((!remarks.is_empty()).then(|| Arc::new(remarks)));
+        // Only asking keeps it read.
+        let _: Option<WakeReading> = upstreams.wake(tracker, &nobody, now);
+    }
+}
+
 /// The task of one trigger.
 struct Running {
     task: AbortHandle,
@@ -181,7 +200,7 @@ fn supervise(
                 state,
                 nudge: Arc::clone(&nudge),
                 crowd: Arc::clone(crowd),
-                gpu_seen_at: None,
+                gpu_seen_at: gpu_was_seen(tracker).then(|| parts.clock.now()),
             };
             let task = tasks.spawn(follow.run(grid, first_due, cancel.clone()));
             first_due += START_INTERVAL;
@@ -196,6 +215,13 @@ fn supervise(
         }
         stays
     });
+}
+
+/// Whether the last leader knew the utilisation of its GPUs, so that it is lost until it is read here
+/// and not absent.
+fn gpu_was_seen(tracker: &Tracker) -> bool {
+    let observed = tracker.observed.load();
+    observed.as_ref().is_some_and(|observed| observed.gpu != Gpu::Absent)
 }
 
 /// Follows one trigger.
@@ -272,6 +298,10 @@ impl Follow {
     /// or nothing when the workload is gone.
     fn decide(&mut self, engines: &Engines) -> Option<u64> {
         let parts = Arc::clone(&self.parts);
+        if !parts.lead.decides() {
+            // Another may have decided meanwhile; this task is about to be ended.
+            return Some(MIN_TICK_MS);
+        }
         let tracker = Arc::clone(&self.tracker);
         let key = &tracker.key.workload;
         let upstreams = parts.upstreams.load_full();

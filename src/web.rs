@@ -36,6 +36,7 @@ use crate::clock::Clock;
 use crate::decision::Answer;
 use crate::health::Health;
 use crate::inventory::WorkloadKey;
+use crate::lead::Writes;
 use crate::metrics;
 use crate::registry::{Registry, Tracker};
 
@@ -53,6 +54,8 @@ pub struct Api {
     pub clock: Clock,
     /// Where wakes go.
     pub wakes: WakeRequests,
+    /// The way to the leader; `None` where this process alone decides.
+    pub writes: Option<Writes>,
     /// What the probes are told.
     pub health: Health,
     /// What `/metrics` shows.
@@ -200,6 +203,35 @@ async fn workload(
     Ok(Json(Snapshot::new(tracker, triggers, &inventory, api.clock.now())))
 }
 
+/// Records a wake and says where the workload is; for whoever decides.
+///
+/// # Errors
+///
+/// When the workload is not known.
+pub fn take_wake(
+    registry: &Registry,
+    wakes: &WakeRequests,
+    clock: Clock,
+    key: &WorkloadKey,
+) -> Result<Wake, Error> {
+    let trackers = find(registry, key)?;
+    let tracker = trackers.first().ok_or(Error::Internal)?;
+    let published = tracker.published.load_full();
+    let (now, inventory) = (clock.now(), registry.inventory());
+    let known = Workload::new(tracker, &published, &inventory, now);
+    let state = match (known.spec, known.ready) {
+        (_, Some(ready)) if ready > 0 => WakeState::Ready,
+        (Some(spec), _) if spec > 0 => WakeState::Starting,
+        (_, _) => WakeState::Waking,
+    };
+    let first_at = wakes.request(key, now, state == WakeState::Ready);
+    // Fifty requests are one wake, and one line.
+    if first_at == now {
+        tracing::info!(workload = %key, state = state.label(), "wake requested");
+    }
+    Ok(Wake::new(key, state, published.decision.as_deref(), first_at, now))
+}
+
 async fn request_wake(
     State(shared): State<Arc<Shared>>,
     Extension(Peer(peer)): Extension<Peer>,
@@ -209,22 +241,15 @@ async fn request_wake(
     let api = &shared.api;
     api.access.check(Intent::Write, peer, &headers).await?;
     let key = key(path)?;
-    let trackers = find(&api.registry, &key)?;
-    let tracker = trackers.first().ok_or(Error::Internal)?;
-    let published = tracker.published.load_full();
-    let (now, inventory) = (api.clock.now(), api.registry.inventory());
-    let known = Workload::new(tracker, &published, &inventory, now);
-    let state = match (known.spec, known.ready) {
-        (_, Some(ready)) if ready > 0 => WakeState::Ready,
-        (Some(spec), _) if spec > 0 => WakeState::Starting,
-        (_, _) => WakeState::Waking,
+    let wake = match &api.writes {
+        None => take_wake(&api.registry, &api.wakes, api.clock, &key)?,
+        Some(writes) => {
+            // Whoever misspells one is told so by any replica.
+            drop(find(&api.registry, &key)?);
+            let taken = writes.wake(key).await.map_err(|_not_taken| Error::NoLeader)?;
+            serde_json::from_slice(&taken).map_err(|_another_version| Error::Internal)?
+        }
     };
-    let first_at = api.wakes.request(&key, now, state == WakeState::Ready);
-    // Fifty requests are one wake, and one line.
-    if first_at == now {
-        tracing::info!(workload = %key, state = state.label(), "wake requested");
-    }
-    let wake = Wake::new(&key, state, published.decision.as_deref(), first_at, now);
     let retry_after = wake.retry_after_s().map(HeaderValue::from);
     let mut response = (StatusCode::ACCEPTED, Json(wake)).into_response();
     if let Some(retry_after) = retry_after {

@@ -68,7 +68,7 @@ fn the_table_of_flags_is_the_command_lines() {
 
 #[test]
 fn the_table_of_permissions_is_what_the_cluster_part_needs() {
-    let rows = cluster::RBAC.iter().map(|permission| {
+    let rows = cluster::RBAC.iter().chain(cluster::OWN_RBAC).map(|permission| {
         let group = if permission.api_group.is_empty() { "\"\"" } else { permission.api_group };
         let resource = format!("`{}`", permission.resource);
         [format!("`{group}`"), resource, permission.verbs.join(", ")]

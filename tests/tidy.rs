@@ -50,7 +50,7 @@ fn is_test(path: &str) -> bool {
 /// Names that may be used only below the given paths. A path stands for the file `path.rs` and
 /// for everything in the folder `path/`.
 const ONLY_IN: &[(&str, &[&str])] = &[
-    ("tonic", &["src/grpc", "src/conformance", "src/demo", "src/lib"]),
+    ("tonic", &["src/grpc", "src/pair", "src/conformance", "src/demo", "src/lib"]),
     ("kube::", &["src/cluster"]),
     ("k8s_openapi", &["src/cluster"]),
     ("reqwest", &["src/source", "src/explain", "src/config"]),

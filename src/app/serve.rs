@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::reload;
+use super::replicas::{self, Replicas, Seat};
 use crate::args;
 use crate::clock::Clock;
 use crate::cluster;
@@ -27,6 +28,7 @@ use crate::grpc;
 use crate::grpc::observe::RpcMetrics;
 use crate::health::Health;
 use crate::inventory::Inventory;
+use crate::lead::Lead;
 use crate::metrics::{Metrics, Page};
 use crate::registry::{Limits, Registry};
 use crate::shutdown::{self, Reloads};
@@ -59,12 +61,16 @@ pub(super) async fn serve(args: args::Serve) -> anyhow::Result<()> {
     let access = Access::new(args.api_token_file.clone());
     access.check_file()?;
     let (log, log_writer) = open_log(&args, &metrics)?;
-    let parts = parts(&args, &config, state_dir.as_ref(), log, metrics, clock)?;
+    let (seat, replicas) =
+        if is_in_cluster(&args) { replicas::seat(&args)? } else { (Seat::alone(), None) };
+    let parts = parts(&args, &config, state_dir.as_ref(), log, metrics, seat.lead.clone(), clock)?;
     let mut tasks = JoinSet::new();
-    let in_cluster = inventory(&args, &config, &parts, &stop, &mut tasks).await?;
+    let client = inventory(&args, &config, &parts, replicas.is_none(), &stop, &mut tasks).await?;
+    let in_cluster = client.is_some();
     let ticks_ended = CancellationToken::new();
     let listeners = (grpc_listener, http_listener);
-    answer(&args, access, listeners, &parts, &stop, &ticks_ended, &mut tasks)?;
+    let seat = (seat, replicas.zip(client));
+    answer(&args, access, listeners, &parts, seat, (&stop, &ticks_ended), &mut tasks)?;
     if let Some(path) = args.config.clone() {
         let reloads = Reloads::listen().context("SIGHUP cannot be heard")?;
         let parts = Arc::clone(&parts);
@@ -137,6 +143,7 @@ fn parts(
     state_dir: Option<&StateDir>,
     log: Option<DecisionLog>,
     metrics: Metrics,
+    lead: Lead,
     clock: Clock,
 ) -> anyhow::Result<Arc<Parts>> {
     let options = scrape::Options { timeout_ms: args.scrape_timeout, ..scrape::Options::default() };
@@ -150,6 +157,7 @@ fn parts(
         states: state_dir.map_or_else(States::default, restore),
         log,
         metrics,
+        lead,
         clock,
     }))
 }
@@ -162,22 +170,28 @@ fn restore(dir: &StateDir) -> States {
     States::restored(restored.states)
 }
 
-/// Starts whatever fills the inventory; says whether it is a cluster.
+/// Whether the workloads are a cluster's.
+fn is_in_cluster(args: &args::Serve) -> bool {
+    let in_pod = args.kubernetes_service_host.is_some() && Path::new(SERVICE_ACCOUNT).exists();
+    args.kubeconfig.is_some() || in_pod
+}
+
+/// Starts whatever fills the inventory; gives the cluster's client where it is a cluster.
 async fn inventory(
     args: &args::Serve,
     config: &Config,
     parts: &Arc<Parts>,
+    is_alone: bool,
     stop: &CancellationToken,
     tasks: &mut JoinSet<()>,
-) -> anyhow::Result<bool> {
-    let in_pod = args.kubernetes_service_host.is_some() && Path::new(SERVICE_ACCOUNT).exists();
-    if args.kubeconfig.is_none() && !in_pod {
+) -> anyhow::Result<Option<cluster::Client>> {
+    if !is_in_cluster(args) {
         if !args.namespaces.is_empty() {
             bail!("--namespace goes with a cluster: give --kubeconfig, or run it in one");
         }
         let dated = config.inventory.dated(&Inventory::default(), parts.clock.now());
         parts.registry.set_inventory(Arc::new(dated));
-        return Ok(false);
+        return Ok(None);
     }
     if !config.inventory.workloads.is_empty() {
         warn!("the file's workloads are not used: in a cluster they come from ScaledObjects");
@@ -186,13 +200,16 @@ async fn inventory(
     let options = cluster::Options { namespaces: args.namespaces.clone() };
     let (publish, mut published) = watch::channel(Arc::<Inventory>::default());
     let (registry, clock) = (parts.registry.clone(), parts.clock);
-    tasks.spawn(cluster::events::run(client.clone(), registry.clone(), clock, stop.clone()));
-    if args.idle_pods_first {
-        tasks.spawn(cluster::deletion::run(client.clone(), registry, clock, stop.clone()));
+    if is_alone {
+        let (client, registry) = (client.clone(), parts.registry.clone());
+        tasks.spawn(cluster::events::run(client.clone(), registry.clone(), clock, stop.clone()));
+        if args.idle_pods_first {
+            tasks.spawn(cluster::deletion::run(client, registry, clock, stop.clone()));
+        }
     }
-    let cancel = stop.clone();
+    let (cancel, watching) = (stop.clone(), client.clone());
     tasks.spawn(async move {
-        if let Err(error) = cluster::run(client, options, publish, clock, cancel).await {
+        if let Err(error) = cluster::run(watching, options, publish, clock, cancel).await {
             tracing::error!(error = %ErrorChain(&error), "the cluster is no longer read");
         }
     });
@@ -203,7 +220,7 @@ async fn inventory(
             registry.set_inventory(inventory);
         }
     });
-    Ok(true)
+    Ok(Some(client))
 }
 
 /// Starts everything that answers or ticks.
@@ -212,8 +229,8 @@ fn answer(
     access: Access,
     (grpc_listener, http_listener): (TcpListener, TcpListener),
     parts: &Arc<Parts>,
-    stop: &CancellationToken,
-    ticks_ended: &CancellationToken,
+    (seat, replicas): (Seat, Option<(Replicas, cluster::Client)>),
+    (stop, ticks_ended): (&CancellationToken, &CancellationToken),
     tasks: &mut JoinSet<()>,
 ) -> anyhow::Result<()> {
     let rpc_metrics = RpcMetrics::default();
@@ -234,6 +251,7 @@ fn answer(
         registry: parts.registry.clone(),
         clock: parts.clock,
         wakes: parts.wakes.clone(),
+        writes: seat.writes,
         health: health.clone(),
         metrics: page,
         access,
@@ -244,13 +262,29 @@ fn answer(
     info!(grpc = %grpc.address, http = %http_address, "serving");
     tasks.spawn(web::serve(http_listener, router, stop.clone()));
     let (ticks_end, ticks_ended) = (CancellationToken::new(), ticks_ended.clone().drop_guard());
-    let ticks = tick::run(Arc::clone(parts), health.pulse("tick"), ticks_end.clone());
-    tasks.spawn(async move {
-        ticks.await;
-        drop(ticks_ended);
-    });
-    let ready = get_ready(parts.registry.clone(), health, grpc.readiness.clone(), stop.clone());
-    tasks.spawn(ready);
+    let pulse = health.pulse("tick");
+    match replicas {
+        None => {
+            let ticks = tick::run(Arc::clone(parts), pulse, ticks_end.clone());
+            tasks.spawn(async move {
+                ticks.await;
+                drop(ticks_ended);
+            });
+        }
+        Some((replicas, client)) => {
+            let ends = (stop.clone(), ticks_end.clone());
+            let pair = replicas.pair(client, Arc::clone(parts), pulse)?;
+            tasks.spawn(async move {
+                if let Err(error) = pair.run(ends.0, ends.1).await {
+                    tracing::error!(error = %ErrorChain(&error), "the replicas' part has failed");
+                }
+                drop(ticks_ended);
+            });
+        }
+    }
+    let registry = parts.registry.clone();
+    let readiness = grpc.readiness.clone();
+    tasks.spawn(stay_ready(registry, seat.can_answer, health, readiness, stop.clone()));
     let (stopping, drain_delay) = (stop.clone(), Duration::from_millis(args.drain_delay));
     tasks.spawn(async move {
         let finished = async {
@@ -281,22 +315,33 @@ fn tls(args: &args::Serve) -> Option<grpc::tls::Tls> {
 }
 
 /// Turns ready once every workload is listed: from then on each has an answer, at least its present
-/// count, whatever the sources do.
-async fn get_ready(
+/// count, whatever the sources do. Among several replicas, only while those answers are the leader's.
+async fn stay_ready(
     registry: Registry,
+    mut can_answer: watch::Receiver<bool>,
     health: Health,
     grpc: grpc::Readiness,
     stop: CancellationToken,
 ) {
-    while !registry.inventory().synced {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = sleep(READY_CHECK) => {}
+    let listed = async {
+        while !registry.inventory().synced {
+            sleep(READY_CHECK).await;
         }
-    }
-    health.set_ready(true);
-    grpc.set(true);
-    stop.cancelled().await;
+    };
+    let ready = async {
+        listed.await;
+        loop {
+            let now = *can_answer.borrow_and_update();
+            health.set_ready(now);
+            grpc.set(now);
+            if can_answer.changed().await.is_err() {
+                break;
+            }
+        }
+        // Alone, nothing changes.
+        std::future::pending::<()>().await;
+    };
+    stop.run_until_cancelled(ready).await;
     health.set_ready(false);
 }
 

@@ -23,6 +23,7 @@ use crate::grpc;
 use crate::grpc::observe::RpcMetrics;
 use crate::health::{Health, Pulse};
 use crate::inventory::{Counted, Endpoint, Inventory, Kubernetes, Member, Workload, WorkloadKey};
+use crate::lead::Lead;
 use crate::metrics::{Metrics, Page};
 use crate::registry::{Limits, Registry, Tracker};
 use crate::source::scrape::{self, Scraper};
@@ -96,6 +97,7 @@ impl Scaler {
             states: States::default(),
             log,
             metrics,
+            lead: Lead::default(),
             clock,
         });
         let registry = parts.registry.clone();
@@ -115,6 +117,7 @@ impl Scaler {
             registry: registry.clone(),
             clock,
             wakes: parts.wakes.clone(),
+            writes: None,
             health: health.clone(),
             metrics: Page::new(&parts.metrics, registry.clone(), clock),
             access: Access::default(),

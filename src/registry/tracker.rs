@@ -58,6 +58,8 @@ pub struct Tracker {
     pub key: TrackerKey,
     /// Its policy.
     pub policy: Policy,
+    /// The metadata of the call that brought it; `None` where the inventory lists it.
+    pub brought_by: Option<Box<[(String, String)]>>,
     /// The trigger that this one replaced, whose state it shall take over.
     pub predecessor: Option<TrackerKey>,
     /// What is answered now. Written by [`Tracker::publish`] only.
@@ -93,6 +95,7 @@ impl Tracker {
     pub(super) fn new(
         key: TrackerKey,
         policy: Policy,
+        brought_by: Option<Box<[(String, String)]>>,
         predecessor: Option<TrackerKey>,
         clock: Clock,
     ) -> Tracker {
@@ -107,6 +110,7 @@ impl Tracker {
         Tracker {
             key,
             policy,
+            brought_by,
             predecessor,
             published: ArcSwap::from_pointee(unknown),
             observed: ArcSwapOption::empty(),

@@ -28,7 +28,8 @@ pub(super) struct New<'a> {
     pub(super) workload: &'a Arc<Workload>,
     pub(super) trigger: u64,
     pub(super) policy: Policy,
-    pub(super) listed: bool,
+    /// The metadata, where a call brings it and the inventory does not list it.
+    pub(super) brought_by: Option<Box<[(String, String)]>>,
 }
 
 /// The triggers that the inventory lists, by fingerprint; the policy is there only if it can be
@@ -73,8 +74,9 @@ impl Variants {
             }
             let key = TrackerKey { workload: new.workload.key.clone(), trigger: new.trigger };
             let predecessor = predecessor(list, new.workload).map(|tracker| tracker.key.clone());
-            let tracker = Arc::new(Tracker::new(key, new.policy.clone(), predecessor, clock));
-            tracker.set_listed(new.listed, clock.now());
+            let (policy, brought_by) = (new.policy.clone(), new.brought_by.clone());
+            let tracker = Arc::new(Tracker::new(key, policy, brought_by, predecessor, clock));
+            tracker.set_listed(new.brought_by.is_none(), clock.now());
             tracker.follow(new.workload, clock.now());
             let mut longer = Vec::with_capacity(list.len() + 1);
             longer.extend(list.iter().map(Arc::clone));

@@ -26,6 +26,25 @@ impl States {
         States { cells: Mutex::new(cells) }
     }
 
+    /// A copy of a trigger's state, where it has one.
+    #[must_use]
+    pub fn get(&self, key: &TrackerKey) -> Option<State> {
+        lock(&self.cells).get(key).map(|cell| lock(&cell.0).clone())
+    }
+
+    /// Takes a state from elsewhere. Must not be called while the trigger's tick runs.
+    pub fn put(&self, key: TrackerKey, state: State) {
+        lock(&self.cells).insert(key, Arc::new(Cell(Mutex::new(state))));
+    }
+
+    /// Marks a gap as long as a restart's: every count is held until a whole hold of evidence stands.
+    pub fn restart(&self) {
+        for cell in lock(&self.cells).values() {
+            let mut state = lock(&cell.0);
+            *state = std::mem::take(&mut *state).restored();
+        }
+    }
+
     /// The state of a trigger: its own, or what the trigger that it replaces has learned.
     pub(super) fn of(&self, tracker: &Tracker) -> Arc<Cell> {
         let mut cells = lock(&self.cells);

@@ -54,6 +54,7 @@ fn parts(workload: Workload) -> Arc<Parts> {
         states: States::default(),
         log: None,
         metrics: Metrics::default(),
+        lead: Lead::default(),
         clock,
     })
 }

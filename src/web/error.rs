@@ -6,6 +6,9 @@ use axum::Json;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
+/// Whole seconds after which a write without a leader is worth another try.
+const NO_LEADER_RETRY_S: header::HeaderValue = header::HeaderValue::from_static("2");
+
 /// A refused request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
@@ -42,6 +45,9 @@ pub enum Error {
     /// The token file cannot be used.
     #[error("the token file cannot be read or holds less than 16 bytes")]
     TokenFile,
+    /// A write that no leader has taken.
+    #[error("no replica of the scaler leads at this moment")]
+    NoLeader,
     /// The page could not be built.
     #[error("the page could not be built")]
     Internal,
@@ -88,6 +94,11 @@ impl Error {
                 "check that the file of --api-token-file exists, is readable and holds a token of \
                  16 to 4096 bytes",
             ),
+            Error::NoLeader => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "no_leader",
+                "ask again after the seconds of Retry-After: another replica takes over by itself",
+            ),
             Error::Internal => {
                 (StatusCode::INTERNAL_SERVER_ERROR, "internal", "look into the scaler's log")
             }
@@ -101,7 +112,11 @@ impl IntoResponse for Error {
         let body = serde_json::json!({
             "error": { "code": code, "message": self.to_string(), "remedy": remedy }
         });
+        let is_leaderless = self == Error::NoLeader;
         let mut response = (status, Json(body)).into_response();
+        if is_leaderless {
+            response.headers_mut().insert(header::RETRY_AFTER, NO_LEADER_RETRY_S);
+        }
         if status == StatusCode::UNAUTHORIZED {
             response
                 .headers_mut()

@@ -131,6 +131,7 @@ pub(crate) fn api(registry: &Registry, access: Access) -> Api {
         registry: registry.clone(),
         clock,
         wakes: WakeRequests::default(),
+        writes: None,
         health: Health::new(clock),
         metrics: Page::new(&Metrics::default(), registry.clone(), clock),
         access,

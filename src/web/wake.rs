@@ -3,7 +3,7 @@
 //! Must not decide: a request is an input of the next tick, and fifty of them are one wake.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
@@ -22,25 +22,41 @@ pub struct WakeRequests(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    requests: Mutex<HashMap<WorkloadKey, Request>>,
+    requests: Mutex<Requests>,
     arrived: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Requests {
+    by_workload: HashMap<WorkloadKey, Request>,
+    /// How many have come so far.
+    count: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Request {
     first_at: Moment,
     last_at: Moment,
+    /// The count at the last one.
+    number: u64,
 }
 
 impl WakeRequests {
     /// Records a request and returns when the wake that it belongs to began: at the first request
     /// since the workload was last `awake`.
     pub fn request(&self, key: &WorkloadKey, now: Moment, awake: bool) -> Moment {
-        let mut requests = self.0.requests.lock().unwrap_or_else(PoisonError::into_inner);
-        requests.retain(|_, request| now.millis_since(request.last_at) < MEMORY_MS);
-        let request =
-            requests.entry(key.clone()).or_insert(Request { first_at: now, last_at: now });
+        let mut requests = self.requests();
+        requests.count += 1;
+        let number = requests.count;
+        let by_workload = &mut requests.by_workload;
+        by_workload.retain(|_, request| now.millis_since(request.last_at) < MEMORY_MS);
+        let request = by_workload.entry(key.clone()).or_insert(Request {
+            first_at: now,
+            last_at: now,
+            number,
+        });
         request.last_at = request.last_at.max(now);
+        request.number = number;
         if awake {
             request.first_at = now;
         }
@@ -53,8 +69,21 @@ impl WakeRequests {
     /// When a wake of this workload was last asked for.
     #[must_use]
     pub fn last(&self, key: &WorkloadKey) -> Option<Moment> {
-        let requests = self.0.requests.lock().unwrap_or_else(PoisonError::into_inner);
-        requests.get(key).map(|request| request.last_at)
+        self.requests().by_workload.get(key).map(|request| request.last_at)
+    }
+
+    /// The workloads asked for after the first `count` requests, each with the moment of its last
+    /// one; and how many requests there are now.
+    #[must_use]
+    pub fn after(&self, count: u64) -> (Vec<(WorkloadKey, Moment)>, u64) {
+        let requests = self.requests();
+        let later = requests.by_workload.iter().filter(|(_, request)| request.number > count);
+        let later = later.map(|(key, request)| (key.clone(), request.last_at)).collect();
+        (later, requests.count)
+    }
+
+    fn requests(&self) -> MutexGuard<'_, Requests> {
+        self.0.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until a request has come since the last call; for one waiter, the tick loop.

@@ -16,6 +16,7 @@ use ghostscaler::health::Health;
 use ghostscaler::inventory::{
     Counted, Endpoint, Inventory, Kubernetes, Member, Workload, WorkloadKey,
 };
+use ghostscaler::lead::Lead;
 use ghostscaler::metrics::{Metrics, Page};
 use ghostscaler::proto::external_scaler_client::ExternalScalerClient;
 use ghostscaler::proto::{GetMetricsRequest, ScaledObjectRef};
@@ -58,6 +59,7 @@ impl Scaler {
             states: States::default(),
             log: None,
             metrics,
+            lead: Lead::default(),
             clock,
         });
         let registry = parts.registry.clone();
@@ -66,6 +68,7 @@ impl Scaler {
             registry: registry.clone(),
             clock,
             wakes: parts.wakes.clone(),
+            writes: None,
             health: health.clone(),
             metrics: Page::new(&parts.metrics, registry.clone(), clock),
             access: Access::default(),

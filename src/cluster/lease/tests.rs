@@ -1,0 +1,197 @@
+//! The election against an API server on a real socket.
+
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use super::*;
+use crate::cluster::fixtures::Store;
+
+const PATH: &str = "/apis/coordination.k8s.io/v1/namespaces/gs/leases/ghostscaler";
+
+/// One candidate; it is stopped when dropped.
+struct Running {
+    standing: watch::Receiver<Standing>,
+    resign: CancellationToken,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+impl Running {
+    /// Twenty times faster than in a cluster, but for the lease's duration, which is in whole seconds.
+    fn start(store: &Store, identity: &str) -> Running {
+        let options = Options {
+            duration: Duration::from_secs(1),
+            renew_within: Duration::from_millis(600),
+            interval: Duration::from_millis(100),
+            ..Options::new("gs", "ghostscaler", identity)
+        };
+        let (publish, standing) = watch::channel(Standing::Following { leader: None });
+        let (resign, stop) = (CancellationToken::new(), CancellationToken::new());
+        let clock = Clock::start();
+        let client = store.client();
+        let task = tokio::spawn(run(client, options, clock, publish, resign.clone(), stop.clone()));
+        Running { standing, resign, stop, task }
+    }
+
+    async fn until(&mut self, is: impl FnMut(&Standing) -> bool) -> Standing {
+        let wait = self.standing.wait_for(is);
+        let found = timeout(Duration::from_secs(20), wait).await;
+        found.expect("within 20 s").expect("the election runs").clone()
+    }
+
+    async fn until_leading(&mut self) {
+        self.until(|standing| matches!(standing, Standing::Leading { .. })).await;
+    }
+
+    async fn until_following(&mut self, leader: &str) {
+        let seen = Standing::Following { leader: Some(leader.into()) };
+        self.until(|standing| *standing == seen).await;
+    }
+
+    fn is_leading(&self) -> bool {
+        let standing = self.standing.borrow();
+        matches!(*standing, Standing::Leading { until } if Instant::now() < until)
+    }
+}
+
+fn holder(store: &Store) -> Value {
+    store.get(PATH).map_or(Value::Null, |lease| lease["spec"]["holderIdentity"].clone())
+}
+
+#[tokio::test]
+async fn one_leads_the_other_follows_and_takes_over_at_once_when_it_is_given_up() {
+    let store = Store::start().await;
+    let mut first = Running::start(&store, "a");
+    first.until_leading().await;
+    let lease = store.get(PATH).unwrap();
+    assert_eq!(lease["spec"]["leaseDurationSeconds"], 1);
+    assert_eq!(lease["spec"]["leaseTransitions"], 1);
+
+    let mut second = Running::start(&store, "b");
+    second.until_following("a").await;
+    let given_up_at = Instant::now();
+    first.resign.cancel();
+    second.until_leading().await;
+    assert!(given_up_at.elapsed() < Duration::from_secs(1), "it does not wait for the lease");
+    first.until_following("b").await;
+    assert_eq!(holder(&store), "b");
+    assert_eq!(store.get(PATH).unwrap()["spec"]["leaseTransitions"], 3);
+}
+
+#[tokio::test]
+async fn a_dead_leader_is_followed_after_the_lease_and_never_before() {
+    let store = Store::start().await;
+    let mut first = Running::start(&store, "a");
+    first.until_leading().await;
+    let mut second = Running::start(&store, "b");
+    second.until_following("a").await;
+    first.task.abort();
+    let last = store.get(PATH).unwrap()["spec"]["renewTime"].clone();
+    let died_at = Instant::now();
+    second.until_leading().await;
+    let took = died_at.elapsed();
+    assert!(took >= Duration::from_millis(800), "{took:?} after its last renewal at {last}");
+    assert!(took < Duration::from_secs(5), "{took:?}");
+}
+
+#[tokio::test]
+async fn a_clock_that_is_hours_wrong_changes_nothing() {
+    let store = Store::start().await;
+    let mut first = Running::start(&store, "a");
+    first.until_leading().await;
+    // Renewed for ever by a process whose clock stands in the last century.
+    first.stop.cancel();
+    let mut second = Running::start(&store, "b");
+    for _ in 0..15 {
+        let mut lease = store.get(PATH).unwrap();
+        if lease["spec"]["holderIdentity"] == "a" {
+            lease["spec"]["renewTime"] = json!("1999-12-31T23:59:59.000000Z");
+            store.put(PATH, lease);
+        }
+        sleep(Duration::from_millis(100)).await;
+        assert!(!second.is_leading(), "the lease was renewed, whatever its time says");
+    }
+    second.until_leading().await;
+}
+
+#[tokio::test]
+async fn who_cannot_renew_stops_deciding_before_another_may_begin() {
+    let store = Store::start().await;
+    let mut leader = Running::start(&store, "a");
+    leader.until_leading().await;
+    store.fail(Some(500));
+    let cut_at = Instant::now();
+    leader.until(|standing| *standing == Standing::Following { leader: None }).await;
+    assert!(cut_at.elapsed() < Duration::from_millis(950), "{:?}", cut_at.elapsed());
+    store.fail(None);
+    leader.until_leading().await;
+    // A server that hangs is as good as none.
+    store.delay(Duration::from_secs(30));
+    let hung_at = Instant::now();
+    leader.until(|standing| *standing == Standing::Following { leader: None }).await;
+    assert!(hung_at.elapsed() < Duration::from_millis(950), "{:?}", hung_at.elapsed());
+}
+
+#[tokio::test]
+async fn a_stolen_lease_ends_leading_at_the_next_renewal() {
+    let store = Store::start().await;
+    let mut leader = Running::start(&store, "a");
+    leader.until_leading().await;
+    let mut lease = store.get(PATH).unwrap();
+    lease["spec"]["holderIdentity"] = json!("thief");
+    lease["spec"]["leaseDurationSeconds"] = json!(2);
+    store.put(PATH, lease);
+    leader.until_following("thief").await;
+    // The thief never renews.
+    leader.until_leading().await;
+}
+
+#[tokio::test]
+async fn what_others_put_on_the_lease_stays_and_costs_nothing() {
+    let store = Store::start().await;
+    let mut leader = Running::start(&store, "a");
+    leader.until_leading().await;
+    let mut lease = store.get(PATH).unwrap();
+    lease["metadata"]["annotations"] = json!({"who": "somebody"});
+    store.put(PATH, lease);
+    for _ in 0..10 {
+        sleep(Duration::from_millis(50)).await;
+        assert!(leader.is_leading());
+    }
+    assert_eq!(store.get(PATH).unwrap()["metadata"]["annotations"]["who"], "somebody");
+}
+
+#[tokio::test]
+async fn a_deleted_lease_is_made_again_by_one_of_them() {
+    let store = Store::start().await;
+    let mut first = Running::start(&store, "a");
+    first.until_leading().await;
+    let mut second = Running::start(&store, "b");
+    second.until_following("a").await;
+    store.remove(PATH);
+    let mut at_once = 0;
+    for _ in 0..40 {
+        sleep(Duration::from_millis(50)).await;
+        at_once = at_once.max(usize::from(first.is_leading()) + usize::from(second.is_leading()));
+    }
+    assert_eq!(at_once, 1, "never two");
+    assert!(first.is_leading() || second.is_leading());
+}
+
+#[tokio::test]
+async fn an_earlier_life_under_the_same_name_is_waited_for_like_anybody() {
+    let store = Store::start().await;
+    let mut first = Running::start(&store, "a");
+    first.until_leading().await;
+    first.task.abort();
+    let again_at = Instant::now();
+    let mut again = Running::start(&store, "a");
+    again.until_leading().await;
+    assert!(again_at.elapsed() >= Duration::from_millis(900), "{:?}", again_at.elapsed());
+}
