@@ -21,7 +21,7 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry \
 FROM gcr.io/distroless/cc-debian13:nonroot@sha256:e792ab3d241a468a4fd7519ddbbebe66b49b5f365771716ea688ad40b6c6f1c2
 COPY --from=build /ghostscaler /ghostscaler
 USER 65532:65532
-EXPOSE 9090 8080
+EXPOSE 9090 8080 9091
 RUN ["/ghostscaler", "--version"]
 ENTRYPOINT ["/ghostscaler"]
 CMD ["serve"]

@@ -64,21 +64,52 @@ fn overlays_stand_on_the_base_and_name_files_that_exist() {
 
 #[test]
 fn f113_the_role_has_what_the_cluster_part_needs_and_no_more() {
-    let rules: Vec<Value> = cluster::RBAC
+    for (kind, permissions) in [("ClusterRole", cluster::RBAC), ("Role", cluster::OWN_RBAC)] {
+        let rules: Vec<Value> = permissions
+            .iter()
+            .map(|permission| {
+                json!({"apiGroups": [permission.api_group], "resources": [permission.resource],
+                    "verbs": permission.verbs})
+            })
+            .collect();
+        let role = object(kind, "manifests/base/rbac.yaml");
+        let lines: Vec<String> = permissions.iter().map(rule_line).collect();
+        assert_eq!(
+            role["rules"],
+            json!(rules),
+            "manifests/base/rbac.yaml: the {kind}'s rules are not the code's. Paste this:\n{}",
+            lines.join("\n")
+        );
+    }
+}
+
+#[test]
+fn two_replicas_know_themselves_and_reach_each_other() {
+    let deployment = base();
+    assert_eq!(deployment["spec"]["replicas"], 2);
+    let budget = object("PodDisruptionBudget", "manifests/base/pdb.yaml");
+    assert_eq!(budget["spec"]["maxUnavailable"], 1);
+    let container = &deployment["spec"]["template"]["spec"]["containers"][0];
+    let env: BTreeMap<&str, &str> = container["env"]
+        .as_array()
+        .unwrap()
         .iter()
-        .map(|permission| {
-            json!({"apiGroups": [permission.api_group], "resources": [permission.resource],
-                "verbs": permission.verbs})
+        .filter_map(|env| {
+            Some((env["name"].as_str()?, env["valueFrom"]["fieldRef"]["fieldPath"].as_str()?))
         })
         .collect();
-    let role = object("ClusterRole", "manifests/base/rbac.yaml");
-    let lines: Vec<String> = cluster::RBAC.iter().map(rule_line).collect();
-    assert_eq!(
-        role["rules"],
-        json!(rules),
-        "manifests/base/rbac.yaml: the rules are not the code's. Paste this:\n{}",
-        lines.join("\n")
-    );
+    let expected = BTreeMap::from([
+        ("POD_NAME", "metadata.name"),
+        ("POD_NAMESPACE", "metadata.namespace"),
+        ("POD_UID", "metadata.uid"),
+        ("POD_IP", "status.podIP"),
+    ]);
+    assert_eq!(env, expected);
+    let args = ["ghostscaler", "serve"].map(str::to_owned);
+    let Subcommand::Serve(serve) = Args::try_parse_from(args).unwrap().command else { panic!() };
+    let ports = container["ports"].as_array().unwrap();
+    let pair = ports.iter().find(|port| port["name"] == "pair").unwrap();
+    assert_eq!(pair["containerPort"], serve.pair_address.port());
 }
 
 #[test]
@@ -194,7 +225,13 @@ fn the_service_and_the_policy_name_the_pods_ports() {
             (port["name"].as_str().unwrap().to_owned(), port["containerPort"].as_u64().unwrap())
         })
         .collect();
-    assert_eq!(ports, BTreeMap::from([("grpc".to_owned(), 9090), ("http".to_owned(), 8080)]));
+    assert_eq!(
+        ports,
+        BTreeMap::from(
+            [("grpc", 9090), ("http", 8080), ("pair", 9091)]
+                .map(|(name, port)| (name.to_owned(), port))
+        )
+    );
     let service = object("Service", "manifests/base/service.yaml");
     for port in service["spec"]["ports"].as_array().unwrap() {
         let target = port["targetPort"].as_str().unwrap();
