@@ -35,7 +35,7 @@ use tracing::{info, warn};
 
 use crate::cluster::members::{Member, Members};
 use crate::cluster::shards::Shards;
-use crate::cluster::{Client, events, lease};
+use crate::cluster::{Client, deletion, events, lease};
 use crate::decision::{Answer, Mode, Moment, Unavailable};
 use crate::health::Pulse;
 use crate::lead::{Standing, Write};
@@ -85,8 +85,10 @@ const KEEP_WARM: Duration = Duration::from_secs(20);
 pub struct Pair {
     /// What decides here, while this process leads.
     pub parts: Arc<Parts>,
-    /// For the election and the events.
+    /// For the election and what a leader writes.
     pub client: Client,
+    /// Whether a leader says which pods go first at a step down.
+    pub idle_pods_first: bool,
     /// The election.
     pub election: lease::Options,
     /// Who the others are.
@@ -161,6 +163,7 @@ impl Pair {
             started: Instant::now(),
             identity: self.identity,
             client: self.client,
+            idle_pods_first: self.idle_pods_first,
             shards: Arc::new(tokio::sync::Mutex::new(self.shards)),
             standing,
             can_answer: self.can_answer,
@@ -266,6 +269,7 @@ struct Office {
     started: Instant,
     identity: Identity,
     client: Client,
+    idle_pods_first: bool,
     shards: Arc<tokio::sync::Mutex<Shards>>,
     standing: watch::Receiver<Standing>,
     can_answer: watch::Sender<bool>,
@@ -310,7 +314,12 @@ impl Office {
         let parts = &self.shared.parts;
         let (client, registry, clock) = (self.client.clone(), parts.registry.clone(), parts.clock);
         let mut ticks = tokio::spawn(tick::run(Arc::clone(parts), self.pulse.clone(), end.clone()));
-        let events = tokio::spawn(events::run(client, registry, clock, end.clone()));
+        let mut writers = JoinSet::new();
+        if self.idle_pods_first {
+            let (client, registry) = (client.clone(), registry.clone());
+            writers.spawn(deletion::run(client, registry, clock, end.clone()));
+        }
+        writers.spawn(events::run(client, registry, clock, end.clone()));
         let saves = tokio::spawn(keep_saving(Arc::clone(&self.shards), Arc::clone(parts)));
         let saves = AbortOnDropHandle::new(saves);
         let mut looks = interval(BEAT);
@@ -334,7 +343,7 @@ impl Office {
         if why != Ended::Broken {
             drop(ticks.await);
         }
-        drop(events.await);
+        writers.shutdown().await;
         self.shared.mirrored();
         why
     }

@@ -8,9 +8,12 @@ skip() {
     exit 0
 }
 
-command -v prometheus >/dev/null && command -v promtool >/dev/null && exit 0
-command -v apt-get >/dev/null || skip "prometheus is not installed and there is no apt-get"
-[ "$(id -u)" = 0 ] || skip "prometheus is not installed and installing it needs root"
+missing=""
+command -v prometheus >/dev/null && command -v promtool >/dev/null || missing="prometheus"
+command -v haproxy >/dev/null || missing="$missing haproxy"
+[ -n "$missing" ] || exit 0
+command -v apt-get >/dev/null || skip "$missing: not installed and there is no apt-get"
+[ "$(id -u)" = 0 ] || skip "$missing: not installed and installing it needs root"
 
 # Debian starts a service as soon as it is installed; the tests start their own, on their own port.
 policy=/usr/sbin/policy-rc.d
@@ -22,10 +25,13 @@ fi
 
 export DEBIAN_FRONTEND=noninteractive
 apt="apt-get -qq -o DPkg::Lock::Timeout=120"
-install() { $apt install -y --no-install-recommends prometheus >/dev/null 2>&1; }
+# shellcheck disable=SC2086 # a list
+install() { $apt install -y --no-install-recommends $missing >/dev/null 2>&1; }
 install || { $apt update >/dev/null 2>&1 && install; } ||
-    skip "prometheus could not be installed from Debian's archive"
+    skip "$missing: could not be installed from Debian's archive"
 
 if [ -d /run/systemd/system ]; then
-    systemctl disable --now prometheus.service >/dev/null 2>&1 || true
+    for service in $missing; do
+        systemctl disable --now "$service.service" >/dev/null 2>&1 || true
+    done
 fi

@@ -46,6 +46,7 @@ pub(super) struct Replicas {
     namespace: String,
     lease: String,
     pod_uid: Option<String>,
+    idle_pods_first: bool,
 }
 
 /// A seat among several replicas where the pod says which one this is, else one alone.
@@ -79,6 +80,7 @@ pub(super) fn seat(args: &args::Serve) -> anyhow::Result<(Seat, Option<Replicas>
         namespace: namespace.clone(),
         lease: args.lease_name.clone(),
         pod_uid: args.pod_uid.clone(),
+        idle_pods_first: args.idle_pods_first,
     };
     Ok((seat, Some(replicas)))
 }
@@ -109,6 +111,7 @@ impl Replicas {
             shards: Shards::new(client.clone(), &namespace, &lease),
             parts,
             client,
+            idle_pods_first: self.idle_pods_first,
             own: self.own,
             identity: self.identity,
             listener: tokio::net::TcpListener::from_std(self.listener)?,

@@ -99,6 +99,7 @@ impl Replica {
             members: Members::new(client.clone(), "gs", "ghostscaler", None),
             shards: Shards::new(client.clone(), "gs", "ghostscaler"),
             client,
+            idle_pods_first: false,
             election,
             own: Member { name: name.into(), address, key: identity.public_key() },
             identity,

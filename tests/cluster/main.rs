@@ -18,6 +18,7 @@ mod gateway;
 mod kubectl;
 mod load;
 mod objects;
+mod pair;
 mod plane;
 mod ports;
 mod process;

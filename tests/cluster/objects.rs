@@ -162,6 +162,12 @@ impl Scaled {
         self
     }
 
+    /// The metadata of the first trigger.
+    pub(crate) fn metadata(&self) -> BTreeMap<String, String> {
+        let entries = self.triggers[0].iter();
+        entries.map(|(key, value)| ((*key).to_owned(), value.clone())).collect()
+    }
+
     /// A second trigger, the same but for this.
     pub(crate) fn second(mut self, key: &'static str, value: &str) -> Scaled {
         let mut second = self.triggers[0].clone();

@@ -26,6 +26,16 @@ pub(crate) struct Setup {
     pub(crate) http: u16,
     /// Further flags.
     pub(crate) flags: Vec<&'static str>,
+    /// Which of several it is; `None` where it is the only one.
+    pub(crate) replica: Option<Replica>,
+}
+
+/// What makes it one of several.
+#[derive(Debug, Clone)]
+pub(crate) struct Replica {
+    pub(crate) name: String,
+    /// Where the others connect.
+    pub(crate) pair: u16,
 }
 
 /// A running scaler.
@@ -41,7 +51,8 @@ impl Setup {
     pub(crate) fn new(kubeconfig: PathBuf, namespace: &str, dir: &Path) -> Setup {
         let [grpc, http] = ports::free();
         let (namespace, dir) = (namespace.to_owned(), dir.to_owned());
-        let setup = Setup { kubeconfig, namespace, dir, grpc, http, flags: Vec::new() };
+        let (flags, replica) = (Vec::new(), None);
+        let setup = Setup { kubeconfig, namespace, dir, grpc, http, flags, replica };
         setup.configure("");
         setup
     }
@@ -49,6 +60,11 @@ impl Setup {
     /// Replaces the configuration file.
     pub(crate) fn configure(&self, text: &str) {
         fs::write(self.dir.join("config.yaml"), text).unwrap();
+    }
+
+    /// The Lease of the replicas of this namespace: all scenarios share the scaler's own namespace.
+    pub(crate) fn lease(&self) -> String {
+        format!("ghostscaler-{}", self.namespace)
     }
 
     /// Where KEDA finds it.
@@ -62,7 +78,18 @@ impl Setup {
         command.arg("serve").arg("--kubeconfig").arg(&self.kubeconfig);
         command.args(["--namespace", &self.namespace, "--log-format", "json"]).args(&self.flags);
         command.arg("--config").arg(self.dir.join("config.yaml"));
-        command.arg("--state-dir").arg(self.dir.join("state"));
+        match &self.replica {
+            None => {
+                command.arg("--state-dir").arg(self.dir.join("state"));
+            }
+            Some(replica) => {
+                command.args(["--pod-name", &replica.name, "--pod-namespace", "ghostscaler"]);
+                command.args(["--lease-name", &self.lease()]);
+                command.arg("--pair-address").arg(format!("127.0.0.1:{}", replica.pair));
+                // As the manifests have it.
+                command.args(["--drain-delay", "5s"]);
+            }
+        }
         command.arg("--decision-log").arg(self.dir.join("decisions.jsonl"));
         command.arg("--grpc-address").arg(self.address());
         command.arg("--http-address").arg(format!("127.0.0.1:{}", self.http));
@@ -88,6 +115,17 @@ impl Scaler {
     pub(crate) async fn workload(&self, namespace: &str, name: &str) -> Option<Value> {
         let body = self.get(&format!("/api/v1/workloads/{namespace}/{name}")).await?;
         serde_json::from_str(&body).ok()
+    }
+
+    /// Whether it decides, as its metrics say.
+    pub(crate) async fn leads(&self) -> bool {
+        let page = self.get("/metrics").await.unwrap_or_default();
+        page.lines().any(|line| line == "ghostscaler_leading 1")
+    }
+
+    /// Sends it a signal such as `STOP`.
+    pub(crate) fn signal(&self, name: &str) {
+        self.process.signal(name);
     }
 
     /// Kills it as a crash does.

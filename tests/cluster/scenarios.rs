@@ -10,6 +10,7 @@ mod edits;
 mod faults;
 mod files;
 mod leaving;
+mod pair;
 mod simulated;
 mod versus;
 mod zero;
@@ -102,6 +103,15 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     ),
     scenario!("scaler_restart", "kill and stop the scaler under load", faults::scaler_restart),
     scenario!("engines_hang", "all engines hang under load", faults::engines_hang),
+    scenario!(
+        "pair_leader_killed",
+        "the leader of two scalers dies under load",
+        pair::leader_killed
+    ),
+    scenario!("pair_leader_paused", "it hangs, and comes back", pair::leader_paused),
+    scenario!("pair_rolling_update", "both are replaced under load", pair::rolling_update),
+    scenario!("pair_lease_stolen", "their lease is stolen and deleted", pair::lease_stolen),
+    scenario!("pair_shards", "both go, and one shard is damaged", pair::shards),
     scenario!(
         "prometheus_outage",
         "the Prometheus that the engines are read from goes and comes",
