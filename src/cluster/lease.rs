@@ -53,6 +53,10 @@ impl Options {
             interval: Duration::from_secs(2),
         }
     }
+
+    fn metadata(&self) -> ObjectMeta {
+        ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() }
+    }
 }
 
 /// Takes part in the election and publishes where this process stands, until `stop`. From `resign`
@@ -171,7 +175,10 @@ impl Candidate {
 
     async fn look(&mut self) -> Result<(), kube::Error> {
         let Some(lease) = self.api.get_opt(&self.options.name).await? else {
-            self.seen = None;
+            // Deleted, which its holder may not know yet: it runs out as if it were there.
+            if let Some(seen) = &mut self.seen {
+                seen.lease.metadata = self.options.metadata();
+            }
             return Ok(());
         };
         let version = |lease: &Lease| lease.metadata.resource_version.clone();
@@ -187,7 +194,7 @@ impl Candidate {
         let was_leading = self.until.is_some();
         let written = match self.write(self.record(Some(&self.options.identity))).await {
             Ok(written) => written,
-            Err(kube::Error::Api(status)) if status.code == 409 => {
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
                 self.look().await?;
                 let holder = self.seen.as_ref().and_then(Seen::holder);
                 if was_leading && holder != Some(&self.options.identity) {
@@ -213,7 +220,7 @@ impl Candidate {
         info!(lease = self.options.name, "the lease is given up");
         match self.write(self.record(None)).await {
             Ok(written) => self.seen = Some(Seen { lease: written, at: Instant::now() }),
-            Err(kube::Error::Api(status)) if status.code == 409 => {}
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
             Err(error) => return Err(error),
         }
         Ok(())
@@ -230,16 +237,8 @@ impl Candidate {
 
     /// The lease as it shall be, everything kept that others have put on it.
     fn record(&self, holder: Option<&str>) -> Lease {
-        let mut lease = self.seen.as_ref().map_or_else(
-            || Lease {
-                metadata: ObjectMeta {
-                    name: Some(self.options.name.clone()),
-                    ..ObjectMeta::default()
-                },
-                ..Lease::default()
-            },
-            |seen| seen.lease.clone(),
-        );
+        let new = || Lease { metadata: self.options.metadata(), ..Lease::default() };
+        let mut lease = self.seen.as_ref().map_or_else(new, |seen| seen.lease.clone());
         let now = Timestamp::from_millisecond(self.clock.now().0).ok().map(MicroTime);
         let before = lease.spec.take().unwrap_or_default();
         let is_new = before.holder_identity.as_deref() != holder;

@@ -282,6 +282,35 @@ async fn a_wake_is_accepted_from_here_and_refused_from_elsewhere() {
     assert!(wakes.last(&key).is_some());
 }
 
+#[tokio::test]
+async fn a_wake_among_replicas_is_answered_by_the_leader_or_refused_for_now() {
+    let registry = registry([workload("prod", "llm")]);
+    let (writes, mut queue) = crate::lead::Writes::channel(1);
+    let api = super::Api { writes: Some(writes), ..api(&registry, Access::default()) };
+    let wakes = api.wakes.clone();
+    let router = router(api);
+    let leader = async {
+        let first = queue.recv().await.unwrap();
+        let wake = json!({"namespace": "prod", "name": "llm", "state": "waking", "elapsed_ms": 5,
+            "expected_ms": 4_000});
+        first.answer.send(wake.to_string().into_bytes()).unwrap();
+        // There is none any more.
+        drop(queue.recv().await.unwrap());
+    };
+    let asker = async {
+        let taken = ask(&router, NEAR, WAKE, "").await;
+        assert_eq!((taken.status, &taken.json()["elapsed_ms"]), (202, &json!(5)));
+        assert!(taken.head.contains("retry-after: 4"), "{}", taken.head);
+        let refused = ask(&router, NEAR, WAKE, "").await;
+        assert_eq!((refused.status, &refused.json()["error"]["code"]), (503, &json!("no_leader")));
+        assert!(refused.head.contains("retry-after: 2"), "{}", refused.head);
+        let unknown = ask(&router, NEAR, "POST /api/v1/wake/prod/other", "").await;
+        assert_eq!(unknown.status, 404);
+    };
+    tokio::join!(leader, asker);
+    assert_eq!(wakes.last(&WorkloadKey::new("prod", "llm")), None, "the leader keeps it, not this");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_wake_tells_state_elapsed_and_expected_time() {
     let registry = registry([crate::inventory::Workload {
