@@ -272,10 +272,10 @@ fn answer(
             });
         }
         Some((replicas, client)) => {
-            let ends = (stop.clone(), ticks_end.clone());
             let pair = replicas.pair(client, Arc::clone(parts), pulse)?;
+            let (leaving, answered) = (stop.clone(), ticks_end.clone());
             tasks.spawn(async move {
-                if let Err(error) = pair.run(ends.0, ends.1).await {
+                if let Err(error) = pair.run(leaving, answered).await {
                     tracing::error!(error = %ErrorChain(&error), "the replicas' part has failed");
                 }
                 drop(ticks_ended);
