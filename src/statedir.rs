@@ -219,6 +219,17 @@ pub fn save_intervals_ms() -> impl Iterator<Item = u64> {
     std::iter::successors(Some(FIRST_SAVE_MS), |last| Some((2 * last).min(SAVE_INTERVAL_MS)))
 }
 
+fn write_new<'a>(
+    path: &Path,
+    now: Moment,
+    states: impl IntoIterator<Item = (&'a TrackerKey, &'a State)>,
+) -> io::Result<u64> {
+    let mut writer = Checked::new(BufWriter::new(File::create(path)?));
+    let bytes = write(&mut writer, now, states)?;
+    writer.inner.into_inner()?.sync_all()?;
+    Ok(bytes)
+}
+
 /// What a file holds, as text: for wherever else states are kept.
 #[must_use]
 pub fn encode<'a>(
@@ -244,17 +255,6 @@ pub fn decode(text: &[u8]) -> Result<Restored, Damage> {
 #[must_use]
 pub fn checksum(bytes: &[u8]) -> u64 {
     fnv(FNV_OFFSET, bytes)
-}
-
-fn write_new<'a>(
-    path: &Path,
-    now: Moment,
-    states: impl IntoIterator<Item = (&'a TrackerKey, &'a State)>,
-) -> io::Result<u64> {
-    let mut writer = Checked::new(BufWriter::new(File::create(path)?));
-    let bytes = write(&mut writer, now, states)?;
-    writer.inner.into_inner()?.sync_all()?;
-    Ok(bytes)
 }
 
 fn write<'a, W: Write>(

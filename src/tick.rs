@@ -138,19 +138,19 @@ impl Grid {
 }
 
 /// Keeps what a tick would need at once, where another process decides: the wake sources are read on, so
-/// that a request that comes while nobody leads is known to whoever leads next; and what is told of a
-/// policy is noted. To be called more often than once a minute.
+/// that a request that comes while nobody leads is known to whoever leads next; and what is remarked of
+/// a policy can be told. To be called more often than once a minute.
 pub fn stand_by(parts: &Parts) {
     let upstreams = parts.upstreams.load_full();
     let inventory = parts.registry.inventory();
-    let (nobody, now, crowd) = (Arc::default(), parts.clock.now(), Crowd::default());
+    let (nobody, now) = (Arc::default(), parts.clock.now());
     for tracker in parts.registry.trackers().iter() {
         let Some(workload) = inventory.workloads.get(&tracker.key.workload) else { continue };
-        crowd.note_remarks(tracker, workload, upstreams.context());
+        let remarks = tracker.policy.remarks(workload, upstreams.context());
+        tracker.remarks.store((!remarks.is_empty()).then(|| Arc::new(remarks)));
         // Only asking keeps it read.
         let _: Option<WakeReading> = upstreams.wake(tracker, &nobody, now);
     }
-    crowd.turn();
 }
 
 /// The task of one trigger.

@@ -7,8 +7,6 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
-use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::args;
 use crate::cluster::Client;
@@ -19,7 +17,6 @@ use crate::health::Pulse;
 use crate::lead::{Lead, Standing, Write, Writes};
 use crate::pair::Pair;
 use crate::pair::identity::Identity;
-use crate::telemetry::ErrorChain;
 use crate::tick::Parts;
 
 /// Writes that wait for the leader; each takes milliseconds.
@@ -94,19 +91,16 @@ impl Seat {
 }
 
 impl Replicas {
-    /// Leads or follows until `answered`, and ends `ticks_ended` when nothing is decided any more.
-    pub(super) fn start(
+    /// Everything that the replicas need of each other, ready to run.
+    pub(super) fn pair(
         self,
         client: Client,
         parts: Arc<Parts>,
         pulse: Pulse,
-        (leaving, answered): (CancellationToken, CancellationToken),
-        ticks_ended: DropGuard,
-        tasks: &mut JoinSet<()>,
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<Pair> {
         let Replicas { namespace, lease, pod_uid, .. } = self;
         self.listener.set_nonblocking(true)?;
-        let pair = Pair {
+        Ok(Pair {
             election: lease::Options::new(&namespace, &lease, &self.own.name),
             members: Members::new(client.clone(), &namespace, &lease, pod_uid.as_deref()),
             shards: Shards::new(client.clone(), &namespace, &lease),
@@ -120,13 +114,6 @@ impl Replicas {
             can_answer: self.can_answer,
             writes: self.writes,
             pulse,
-        };
-        tasks.spawn(async move {
-            if let Err(error) = pair.run(leaving, answered).await {
-                tracing::error!(error = %ErrorChain(&error), "the replicas' part has failed");
-            }
-            drop(ticks_ended);
-        });
-        Ok(())
+        })
     }
 }

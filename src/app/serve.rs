@@ -58,7 +58,8 @@ pub(super) async fn serve(args: args::Serve) -> anyhow::Result<()> {
     let clock = Clock::start();
     let state_dir = args.state_dir.as_deref().map(StateDir::open).transpose()?;
     let metrics = Metrics::default();
-    Access::new(args.api_token_file.clone()).check_file()?;
+    let access = Access::new(args.api_token_file.clone());
+    access.check_file()?;
     let (log, log_writer) = open_log(&args, &metrics)?;
     let (seat, replicas) =
         if is_in_cluster(&args) { replicas::seat(&args)? } else { (Seat::alone(), None) };
@@ -68,8 +69,8 @@ pub(super) async fn serve(args: args::Serve) -> anyhow::Result<()> {
     let in_cluster = client.is_some();
     let ticks_ended = CancellationToken::new();
     let listeners = (grpc_listener, http_listener);
-    let ends = (&stop, &ticks_ended);
-    answer(&args, listeners, &parts, seat, replicas.zip(client), ends, &mut tasks)?;
+    let seat = (seat, replicas.zip(client));
+    answer(&args, access, listeners, &parts, seat, (&stop, &ticks_ended), &mut tasks)?;
     if let Some(path) = args.config.clone() {
         let reloads = Reloads::listen().context("SIGHUP cannot be heard")?;
         let parts = Arc::clone(&parts);
@@ -198,7 +199,7 @@ async fn inventory(
     let client = cluster::connect(args.kubeconfig.as_deref()).await?;
     let options = cluster::Options { namespaces: args.namespaces.clone() };
     let (publish, mut published) = watch::channel(Arc::<Inventory>::default());
-    let clock = parts.clock;
+    let (registry, clock) = (parts.registry.clone(), parts.clock);
     if is_alone {
         let (client, registry) = (client.clone(), parts.registry.clone());
         tasks.spawn(cluster::events::run(client.clone(), registry.clone(), clock, stop.clone()));
@@ -225,10 +226,10 @@ async fn inventory(
 /// Starts everything that answers or ticks.
 fn answer(
     args: &args::Serve,
+    access: Access,
     (grpc_listener, http_listener): (TcpListener, TcpListener),
     parts: &Arc<Parts>,
-    seat: Seat,
-    replicas: Option<(Replicas, cluster::Client)>,
+    (seat, replicas): (Seat, Option<(Replicas, cluster::Client)>),
     (stop, ticks_ended): (&CancellationToken, &CancellationToken),
     tasks: &mut JoinSet<()>,
 ) -> anyhow::Result<()> {
@@ -253,7 +254,7 @@ fn answer(
         writes: seat.writes,
         health: health.clone(),
         metrics: page,
-        access: Access::new(args.api_token_file.clone()),
+        access,
     });
     http_listener.set_nonblocking(true)?;
     let http_address = http_listener.local_addr()?;
@@ -271,8 +272,14 @@ fn answer(
             });
         }
         Some((replicas, client)) => {
-            let ends = (stop.clone(), ticks_end.clone());
-            replicas.start(client, Arc::clone(parts), pulse, ends, ticks_ended, tasks)?;
+            let pair = replicas.pair(client, Arc::clone(parts), pulse)?;
+            let (leaving, answered) = (stop.clone(), ticks_end.clone());
+            tasks.spawn(async move {
+                if let Err(error) = pair.run(leaving, answered).await {
+                    tracing::error!(error = %ErrorChain(&error), "the replicas' part has failed");
+                }
+                drop(ticks_ended);
+            });
         }
     }
     let registry = parts.registry.clone();

@@ -156,7 +156,10 @@ impl Mirror<'_> {
             if received.is_partial {
                 self.partial += 1;
                 if self.partial == 1 {
-                    info!(workload = %received.key.workload, "the leader is of another version: its answers are taken without their reasons");
+                    info!(
+                        workload = %received.key.workload,
+                        "the leader is of another version: its answers are taken without reasons"
+                    );
                 }
             }
             self.put(received);

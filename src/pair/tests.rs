@@ -7,15 +7,16 @@ use std::collections::{BTreeMap, HashMap};
 use arc_swap::ArcSwap;
 use tokio::runtime::Runtime;
 
+use super::office::{fallback, is_leading};
 use super::*;
 use crate::clock::Clock;
 use crate::cluster::fixtures::Store;
-use crate::decision::Replicas;
+use crate::decision::{Answer, Mode, Replicas, Unavailable};
 use crate::health::Health;
 use crate::inventory::{Counted, Inventory, Kubernetes, Workload, WorkloadKey};
 use crate::lead::{Lead, NotTaken, Writes};
 use crate::metrics::Metrics;
-use crate::registry::{Caller, Limits, OpenStream, Registry, Rpc, Tracker};
+use crate::registry::{Caller, Limits, OpenStream, Published, Registry, Rpc, Tracker};
 use crate::source::scrape::{Options, Scraper};
 use crate::tick::States;
 use crate::web::{Wake, WakeRequests, WakeState};

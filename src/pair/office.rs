@@ -1,0 +1,305 @@
+//! Leads or stands by: what a process does as the leader, as a follower, and in between.
+//!
+//! Must not elect: it acts on where the election says that this process stands.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, interval, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use tracing::{info, warn};
+
+use super::identity::Identity;
+use super::{BEAT, FALLBACK_AFTER, STALE, Shared, follow};
+use crate::cluster::shards::Shards;
+use crate::cluster::{Client, deletion, events};
+use crate::decision::{Answer, Mode, Unavailable};
+use crate::health::Pulse;
+use crate::lead::Standing;
+use crate::registry::Published;
+use crate::statedir::SAVE_INTERVAL_MS;
+use crate::telemetry::ErrorChain;
+use crate::tick::{self, Parts};
+
+/// What was followed until now is as good as own memory; after a longer gap it is a restart's.
+const SEAMLESS_MS: u64 = 60_000;
+/// Time between two tries to reach the leader.
+const RETRY: Duration = Duration::from_millis(500);
+/// How long the last states may take to the followers, and to the shards.
+const HAND_OVER: Duration = Duration::from_secs(3);
+/// Time between two looks of a follower at what it would have to know as the leader.
+const KEEP_WARM: Duration = Duration::from_secs(20);
+
+/// Who leads or stands by.
+pub(super) struct Office {
+    pub(super) shared: Arc<Shared>,
+    pub(super) started: Instant,
+    pub(super) identity: Identity,
+    pub(super) client: Client,
+    pub(super) idle_pods_first: bool,
+    pub(super) shards: Arc<tokio::sync::Mutex<Shards>>,
+    pub(super) standing: watch::Receiver<Standing>,
+    pub(super) can_answer: watch::Sender<bool>,
+    pub(super) pulse: Pulse,
+    pub(super) resign: CancellationToken,
+    pub(super) leaving: CancellationToken,
+    pub(super) answered: CancellationToken,
+}
+
+/// Why leading has ended.
+#[derive(Debug, PartialEq, Eq)]
+enum Ended {
+    /// The lease is another's, or could not be renewed.
+    Lost,
+    /// This process is leaving.
+    Leaving,
+    /// A part has failed.
+    Broken,
+}
+
+impl Office {
+    /// Leads or stands by until nobody asks this process any more.
+    pub(super) async fn run(&mut self) {
+        while !self.answered.is_cancelled() {
+            if is_leading(&self.standing.borrow_and_update()) && !self.resign.is_cancelled() {
+                match self.lead().await {
+                    Ended::Lost => warn!("leading no more: another decides, or nobody"),
+                    Ended::Leaving => self.hand_over().await,
+                    Ended::Broken => return,
+                }
+            } else {
+                self.stand_by().await;
+            }
+        }
+    }
+
+    /// Decides for as long as this process leads.
+    async fn lead(&mut self) -> Ended {
+        self.recall().await;
+        self.can_answer.send_replace(true);
+        self.shared.parts.metrics.leads();
+        let end = CancellationToken::new();
+        let parts = &self.shared.parts;
+        let (client, registry, clock) = (self.client.clone(), parts.registry.clone(), parts.clock);
+        let mut ticks = tokio::spawn(tick::run(Arc::clone(parts), self.pulse.clone(), end.clone()));
+        let mut writers = JoinSet::new();
+        if self.idle_pods_first {
+            let (client, registry) = (client.clone(), registry.clone());
+            writers.spawn(deletion::run(client, registry, clock, end.clone()));
+        }
+        writers.spawn(events::run(client, registry, clock, end.clone()));
+        let saves = tokio::spawn(keep_saving(Arc::clone(&self.shards), Arc::clone(parts)));
+        let saves = AbortOnDropHandle::new(saves);
+        let mut looks = interval(BEAT);
+        let why = loop {
+            tokio::select! {
+                _ = &mut ticks => break Ended::Broken,
+                () = self.answered.cancelled() => break Ended::Leaving,
+                changed = self.standing.changed() => if changed.is_err() { break Ended::Broken },
+                _ = looks.tick() => {}
+            }
+            if !self.shared.parts.lead.decides() {
+                break Ended::Lost;
+            }
+            if self.leaving.is_cancelled() && self.shared.followers.count() > 0 {
+                break Ended::Leaving;
+            }
+        };
+        end.cancel();
+        drop(saves);
+        // Not before the last decision is made: what follows sends it.
+        if why != Ended::Broken {
+            drop(ticks.await);
+        }
+        writers.shutdown().await;
+        self.shared.mirrored();
+        why
+    }
+
+    /// Brings back what this process does not know itself.
+    async fn recall(&self) {
+        let parts = &self.shared.parts;
+        let known = self.shared.known();
+        let gap_ms = known.map(|known| parts.clock.now().millis_since(known.moment));
+        if gap_ms.is_some_and(|gap_ms| gap_ms < SEAMLESS_MS) {
+            info!(gap_ms, "going on from the last leader's state");
+            return;
+        }
+        parts.states.restart();
+        let saved = self.shards.lock().await.restore().await;
+        let since = known.map(|known| known.moment);
+        let mut restored = 0_usize;
+        for shard in saved {
+            if since.is_some_and(|since| shard.saved_at <= Some(since)) {
+                continue;
+            }
+            for (key, state) in shard.states {
+                restored += 1;
+                parts.states.put(key, state.restored());
+            }
+        }
+        info!(restored, "what was saved is restored");
+    }
+
+    /// Gives everything away and then the lease.
+    async fn hand_over(&self) {
+        let parts = &self.shared.parts;
+        let has_followers = self.shared.followers.count() > 0;
+        let told = self.shared.followers.have_all(true, HAND_OVER);
+        let saved = async {
+            let mut shards = self.shards.lock().await;
+            timeout(HAND_OVER, save(&mut shards, parts, Duration::ZERO)).await
+        };
+        let (told, saved) = tokio::join!(told, saved);
+        info!(has_followers, told, saved = saved.is_ok(), "handing over");
+        self.resign.cancel();
+        let mut standing = self.standing.clone();
+        let given_up = standing.wait_for(|standing| !is_leading(standing));
+        if timeout(2 * BEAT, given_up).await.is_err() {
+            warn!("the lease could not be given up; it runs out by itself");
+        }
+    }
+
+    /// Follows whoever leads, until this process does.
+    async fn stand_by(&mut self) {
+        let mut following: Option<(Arc<str>, AbortOnDropHandle<()>)> = None;
+        let mut beats = interval(BEAT);
+        let mut warmed_at: Option<Instant> = None;
+        loop {
+            tokio::select! {
+                () = self.answered.cancelled() => break,
+                changed = self.standing.changed() => if changed.is_err() { break },
+                _ = beats.tick() => {}
+            }
+            self.pulse.beat();
+            if self.leaving.is_cancelled() {
+                // Another shall lead if the leader goes too.
+                self.resign.cancel();
+            }
+            if warmed_at.is_none_or(|at| at.elapsed() >= KEEP_WARM) {
+                warmed_at = Some(Instant::now());
+                tick::stand_by(&self.shared.parts);
+            }
+            let standing = self.standing.borrow_and_update().clone();
+            let seen = match standing {
+                Standing::Alone | Standing::Leading { .. } if !self.resign.is_cancelled() => break,
+                Standing::Alone | Standing::Leading { .. } => None,
+                Standing::Following { leader } => leader,
+            };
+            // One that is no longer seen to lead may well lead: the API server may be what is lost.
+            if let Some(seen) = &seen
+                && following.as_ref().is_none_or(|(leader, _)| leader != seen)
+            {
+                let keep = keep_following(
+                    Arc::clone(&self.shared),
+                    self.identity.clone(),
+                    Arc::clone(seen),
+                );
+                following = Some((Arc::clone(seen), AbortOnDropHandle::new(tokio::spawn(keep))));
+            }
+            self.judge_age(seen.is_some());
+        }
+        if let Some((_, following)) = following {
+            following.abort();
+            // Not before its last answer is in force: from here on this process may decide.
+            drop(following.await);
+        }
+        self.shared.set_leader(None);
+    }
+
+    /// What the age of the answers means.
+    fn judge_age(&self, is_leader_seen: bool) {
+        let age = self.shared.known().map(|known| known.at.elapsed());
+        self.shared.parts.metrics.follows(age.unwrap_or(self.started.elapsed()));
+        let can_answer = age.is_some_and(|age| age < STALE || !is_leader_seen);
+        self.can_answer.send_if_modified(|before| {
+            let is_news = *before != can_answer;
+            if is_news && age.is_some() && !can_answer {
+                warn!("the leader's answers are old: the last ones stay, and KEDA is sent to it");
+            }
+            *before = can_answer;
+            is_news
+        });
+        if age.is_some_and(|age| age >= FALLBACK_AFTER) {
+            for tracker in self.shared.parts.registry.trackers().iter() {
+                let published = tracker.published.load_full();
+                if let Some(fallback) = fallback(&published) {
+                    tracker.publish(fallback);
+                }
+            }
+        }
+    }
+}
+
+/// The answer that lets a declared fallback count, where there is one and it does not count yet.
+pub(super) fn fallback(published: &Published) -> Option<Published> {
+    let spec = published.spec.as_ref()?;
+    let has_fallback = spec.fallback_replicas.is_some_and(|replicas| replicas > 0);
+    let counts = matches!(published.answer, Answer::Unavailable { .. });
+    let answer = Answer::Unavailable { why: Unavailable::SourceLost };
+    let applies = has_fallback && spec.mode == Mode::Act && !counts;
+    applies.then(|| Published { answer, ..published.clone() })
+}
+
+pub(super) fn is_leading(standing: &Standing) -> bool {
+    matches!(standing, Standing::Alone | Standing::Leading { .. })
+}
+
+/// Follows one leader, again after each break, until dropped.
+async fn keep_following(shared: Arc<Shared>, identity: Identity, leader: Arc<str>) {
+    let mut told = String::new();
+    let mut pause = RETRY;
+    loop {
+        let started = Instant::now();
+        let why = follow_once(&shared, &identity, &leader).await;
+        shared.set_leader(None);
+        if started.elapsed() > STALE {
+            pause = RETRY;
+            told.clear();
+        }
+        if why != told {
+            info!(%leader, why, "the leader is not followed now");
+            told = why;
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(RETRY * 8);
+    }
+}
+
+/// Follows until it breaks; says why.
+async fn follow_once(shared: &Shared, identity: &Identity, leader: &str) -> String {
+    let member = match shared.members.find(leader).await {
+        Ok(Some(member)) => member,
+        Ok(None) => return "it has not said how it is reached".to_owned(),
+        Err(error) => return error.to_string(),
+    };
+    let client = match follow::connect(identity, &member).await {
+        Ok(client) => client,
+        Err(error) => return ErrorChain(&error).to_string(),
+    };
+    shared.set_leader(Some(client.clone()));
+    let Err(error) = follow::follow(shared, client).await;
+    ErrorChain(&error).to_string()
+}
+
+/// Saves the state again and again, until dropped.
+async fn keep_saving(shards: Arc<tokio::sync::Mutex<Shards>>, parts: Arc<Parts>) {
+    let interval = Duration::from_millis(SAVE_INTERVAL_MS);
+    loop {
+        sleep(interval).await;
+        // Spread over a fifth of the interval, so that a large fleet is no burst of writes.
+        save(&mut *shards.lock().await, &parts, interval / 5).await;
+    }
+}
+
+async fn save(shards: &mut Shards, parts: &Parts, over: Duration) {
+    let states = parts.states.snapshot(&parts.registry.inventory());
+    let saved = shards.save(parts.clock.now(), &states, &parts.lead, over).await;
+    parts.metrics.state_saved(saved.is_ok());
+    if let Err(error) = saved {
+        warn!(%error, "what was learned could not be saved");
+    }
+}
