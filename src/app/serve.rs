@@ -199,7 +199,7 @@ async fn inventory(
     let client = cluster::connect(args.kubeconfig.as_deref()).await?;
     let options = cluster::Options { namespaces: args.namespaces.clone() };
     let (publish, mut published) = watch::channel(Arc::<Inventory>::default());
-    let (registry, clock) = (parts.registry.clone(), parts.clock);
+    let clock = parts.clock;
     if is_alone {
         let (client, registry) = (client.clone(), parts.registry.clone());
         tasks.spawn(cluster::events::run(client.clone(), registry.clone(), clock, stop.clone()));
