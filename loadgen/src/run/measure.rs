@@ -175,12 +175,15 @@ pub async fn measure(
     })
 }
 
+/// A thread that sends, and what hands it its jobs.
+type Started = (Arc<Lane>, mpsc::Sender<Job>);
+
 /// Starts the threads that send; each holds `alive` until it has ended.
 fn start_lanes(
     shared: &Arc<Shared>,
     stopped: &watch::Receiver<bool>,
     alive: mpsc::Sender<()>,
-) -> Result<Vec<(Arc<Lane>, mpsc::Sender<Job>)>, Error> {
+) -> Result<Vec<Started>, Error> {
     let n_lanes = shared.plan.n_lanes.max(1);
     let connections = (shared.plan.connections / n_lanes).max(1);
     let mut lanes = Vec::new();
