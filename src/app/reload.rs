@@ -46,6 +46,8 @@ pub(super) async fn follow(
     parts: Arc<Parts>,
     stop: CancellationToken,
 ) {
+    // The registry has its own copy of each.
+    current.inventory = Arc::default();
     loop {
         let asked = tokio::select! {
             () = stop.cancelled() => return,
@@ -80,6 +82,6 @@ fn apply(new: Config, current: &mut Config, in_cluster: bool, parts: &Parts) -> 
         let dated = new.inventory.dated(&parts.registry.inventory(), parts.clock.now());
         parts.registry.set_inventory(Arc::new(dated));
     }
-    *current = new;
+    *current = Config { inventory: Arc::default(), ..new };
     Ok(())
 }

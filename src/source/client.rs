@@ -31,8 +31,9 @@ pub(super) use exchange::Response;
 const KEEP_IDLE: Duration = Duration::from_secs(30);
 
 /// Most bytes before the body of an answer, whatever they are: a head, or any number of interim
-/// answers. Servers themselves send some hundred.
-const MAX_HEAD_BYTES: usize = 16 * 1024;
+/// answers. Servers themselves send some hundred. It is also what an exchange reads into, so that
+/// each that is under way holds no more than this of its answer.
+const MAX_HEAD_BYTES: usize = 8 * 1024;
 
 /// Which authorities a server's certificate may come from.
 #[derive(Debug, Clone, Copy)]

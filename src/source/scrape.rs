@@ -38,13 +38,15 @@ pub struct Options {
     pub timeout_ms: u64,
     /// Largest body, in bytes. Default 16 MiB: a vLLM page has 0.1 MB, a DCGM page of 16 GPUs 0.2 MB.
     pub max_body_bytes: u64,
-    /// Most scrapes at once; others wait without using up their deadline. Default 256.
+    /// Most scrapes at once; others wait without using up their deadline. Default 128: each takes
+    /// about 25 KiB, and so many leave room for 300 endpoints that hang, of which each holds its turn
+    /// for 2 s of every 5.
     pub max_concurrent: usize,
     /// Longest wait for a turn, in milliseconds. Default 5,000, the tick of those who scrape: who
     /// waits longer misses the next one too.
     pub max_wait_ms: u64,
     /// Most connections that are kept between scrapes; the other endpoints get a new one each time.
-    /// Default 256: with 256 scrapes at once, and the listeners' own caps, this stays within the
+    /// Default 256: with the scrapes at once, and the listeners' own caps, this stays within the
     /// customary 1,024 descriptors.
     pub max_kept_connections: usize,
     /// The only authority (PEM) for https endpoints. Default: those of the system.
@@ -56,7 +58,7 @@ impl Default for Options {
         Options {
             timeout_ms: 2_000,
             max_body_bytes: 16 * 1024 * 1024,
-            max_concurrent: 256,
+            max_concurrent: 128,
             max_wait_ms: 5_000,
             max_kept_connections: 256,
             ca_file: None,
@@ -107,7 +109,7 @@ impl Target {
 /// A page whose head has come and whose body has not been read. Holds its turn and its deadline.
 #[derive(Debug)]
 pub struct Page {
-    response: Response,
+    response: Box<Response>,
     format: Format,
     deadline: Instant,
     deadline_ms: u64,
@@ -203,6 +205,7 @@ impl Scraper {
         client::check_plain(&response, EXPECTED)?;
         let format = format(&response)?;
         let max_body_bytes = shared.options.max_body_bytes;
+        let response = Box::new(response);
         Ok(Page { response, format, deadline, deadline_ms, max_body_bytes, _turn: turn })
     }
 }

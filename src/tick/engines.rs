@@ -14,7 +14,7 @@ use crate::decision::{EngineSample, Moment, Phase, Reading, Why};
 use crate::inventory::{Member, Workload};
 use crate::signals::engine::{EngineReader, Filter};
 use crate::signals::freshness::Freshness;
-use crate::source::scrape::Target;
+use crate::source::scrape::{Page, Target};
 use crate::trigger::{Policy, SourceKind};
 
 /// The memory of each member's metrics, by the member's id.
@@ -113,6 +113,11 @@ async fn scrape(
     let target = Target::new(endpoint, policy.metrics_port, policy.metrics_path.as_deref())
         .map_err(|error| error.why())?;
     let page = parts.scraper.open(&target).await.map_err(|error| error.why())?;
+    // Apart from what waits for its turn: that may be thousands.
+    Box::pin(fold(parts, page, filter)).await
+}
+
+async fn fold(parts: &Parts, page: Page, filter: &Filter) -> Result<EngineSample, Why> {
     let mut reader = EngineReader::new(filter).with_format(page.format());
     let read = page.read(|chunk| match reader.push(chunk) {
         Ok(()) => ControlFlow::Continue(()),

@@ -56,7 +56,7 @@ pub(super) async fn exchange(
     let budget = Budget::default();
     let metered = Metered { stream, budget: budget.clone(), burst_bytes: 0 };
     let mut builder = Builder::new();
-    builder.max_buf_size(MAX_HEAD_BYTES);
+    builder.read_buf_exact_size(Some(MAX_HEAD_BYTES));
     let (sender, connection) = builder.handshake(TokioIo::new(metered)).await.map_err(fault)?;
     let mut wire = Box::new(Wire { sender, connection, ended: false });
     let mut answer = pin!(wire.sender.send_request(request));
