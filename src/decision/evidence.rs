@@ -152,10 +152,14 @@ impl Evidence {
         }
     }
 
-    /// Whether the level has needed more than `m` within the last `span_ms` of evidence.
-    pub(super) fn was_needed(&self, m: u32, span_ms: u64) -> bool {
-        let at_ms = self.strict.last_above(m);
-        at_ms > 0 && self.clock_ms.saturating_sub(at_ms) <= span_ms
+    /// Whether within the last `span_ms` of evidence more than `m` came for a backlog, and the level
+    /// never needed them.
+    pub(super) fn was_for_a_backlog(&self, m: u32, span_ms: u64) -> bool {
+        let wanted = |needs: &Needs| {
+            let at_ms = needs.last_above(m);
+            at_ms > 0 && self.clock_ms.saturating_sub(at_ms) <= span_ms
+        };
+        wanted(&self.backlog) && !wanted(&self.strict)
     }
 
     /// Largest need of the last `span_ms` of evidence, if there is that much.
