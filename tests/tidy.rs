@@ -54,7 +54,16 @@ const ONLY_IN: &[(&str, &[&str])] = &[
     ("kube::", &["src/cluster"]),
     ("k8s_openapi", &["src/cluster"]),
     ("reqwest", &["src/source", "src/explain", "src/config"]),
-    ("hyper", &["src/source/client", "src/source/scrape", "src/source/prometheus", "src/web/serve"]),
+    (
+        "hyper",
+        &[
+            "src/pair/follow",
+            "src/source/client",
+            "src/source/scrape",
+            "src/source/prometheus",
+            "src/web/serve",
+        ],
+    ),
     ("axum", &["src/web", "src/demo/pages"]),
     ("prometheus_client", &["src/metrics", "src/grpc/observe", "src/web"]),
     (

@@ -213,7 +213,7 @@ impl Office {
     /// What the age of the answers means.
     fn judge_age(&self, is_leader_seen: bool) {
         let age = self.shared.known().map(|known| known.at.elapsed());
-        self.shared.parts.metrics.follows(age.unwrap_or(self.started.elapsed()));
+        self.shared.parts.metrics.follows(age.unwrap_or_else(|| self.started.elapsed()));
         let can_answer = age.is_some_and(|age| age < STALE || !is_leader_seen);
         self.can_answer.send_if_modified(|before| {
             let is_news = *before != can_answer;
