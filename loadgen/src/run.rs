@@ -109,7 +109,13 @@ pub struct Args {
     #[arg(long, value_name = "RATE", required_unless_present = "trace", help_heading = "When")]
     pub rate: Option<Curve>,
     /// How the gaps between requests vary: poisson, constant, or gamma:CV (above 1 burstier).
-    #[arg(long, value_name = "PROCESS", default_value = "poisson", conflicts_with = "trace", help_heading = "When")]
+    #[arg(
+        long,
+        value_name = "PROCESS",
+        default_value = "poisson",
+        conflicts_with = "trace",
+        help_heading = "When"
+    )]
     pub arrival: Process,
     /// A trace to replay instead of a rate.
     #[arg(
@@ -124,7 +130,13 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "FORMAT", requires = "trace", help_heading = "When")]
     pub trace_format: Option<traces::Format>,
     /// Multiplies a trace's rate, by thinning or by laying it over itself.
-    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, requires = "trace", help_heading = "When")]
+    #[arg(
+        long,
+        value_name = "FACTOR",
+        default_value_t = 1.0,
+        requires = "trace",
+        help_heading = "When"
+    )]
     pub scale: f64,
     /// The width of a bin of a trace of counts.
     #[arg(long, value_name = "DURATION", value_parser = seconds, default_value = "10s", requires = "trace", help_heading = "When")]

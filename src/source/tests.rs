@@ -141,7 +141,7 @@ impl Flood {
                     }
                     let block = block.clone();
                     std::thread::spawn(move || {
-                        stream.read(&mut [0; 16 * 1024]).ok();
+                        let _asked = stream.read(&mut [0; 16 * 1024]);
                         let mut written = stream.write_all(first.as_bytes());
                         while written.is_ok() {
                             written = stream.write_all(block.as_bytes());

@@ -30,7 +30,7 @@ fn flood((first, then): (&'static str, &'static str)) -> SocketAddr {
     std::thread::spawn(move || {
         for mut stream in listener.incoming().map_while(Result::ok) {
             std::thread::spawn(move || {
-                stream.read(&mut [0; 4096]).ok();
+                let _asked = stream.read(&mut [0; 4096]);
                 let block = then.repeat(64 * 1024 / then.len());
                 let mut written = stream.write_all(first.as_bytes());
                 while written.is_ok() {

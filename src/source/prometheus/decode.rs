@@ -5,9 +5,9 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use serde::ser::{Serialize, Serializer};
 use serde::Deserialize;
 use serde::de::{self, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::ser::{Serialize, Serializer};
 
 use super::EXPECTED;
 use crate::decision::Moment;

@@ -177,10 +177,7 @@ async fn a_large_head_is_refused_and_interim_answers_are_passed_over() {
     let large = format!("X: {}\r\n", "y".repeat(1_000_000));
     let error = read_from(Act::Answer(answer("200 OK", &large, PAGE))).await.unwrap_err();
     let unit = "bytes before its body";
-    assert!(
-        matches!(error, Error::TooLarge { limit: 8_192, unit: at } if at == unit),
-        "{error:?}"
-    );
+    assert!(matches!(error, Error::TooLarge { limit: 8_192, unit: at } if at == unit), "{error:?}");
     let mut interim = b"HTTP/1.1 100 Continue\r\n\r\n".repeat(3);
     interim.extend(answer("200 OK", &format!("X: {}\r\n", "y".repeat(7_000)), PAGE));
     assert_eq!(read_from(Act::Answer(interim)).await.unwrap().1, PAGE);
