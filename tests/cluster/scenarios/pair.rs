@@ -9,7 +9,7 @@ use crate::scene::Scene;
 
 /// What three replicas of the test's engine carry well, in requests a second.
 const THREE_REPLICAS: f64 = 3.5;
-/// Out of reach, so that a count that moves is seen to move.
+/// What the queue asks for before anything is learned; a count that falls is seen below it.
 const MAX: u32 = 14;
 
 /// Two scalers, a target at its peak, and somebody who asks ten times a second.
