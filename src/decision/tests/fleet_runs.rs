@@ -169,7 +169,8 @@ fn a_released_replica_that_is_wanted_back_lengthens_the_hold() {
     assert_eq!(fleet.decisions.last().unwrap().inputs.hold_ms, 600_000);
     fleet.run(300.0, load(5.0));
     assert!(fleet.ordered() > low);
-    assert_eq!(fleet.decisions.last().unwrap().inputs.hold_ms, 900_000);
+    // By half for each time that it is wanted back, at 900 s or more.
+    assert!(fleet.decisions.last().unwrap().inputs.hold_ms >= 900_000);
 }
 
 #[test]
