@@ -21,7 +21,7 @@ pub(super) use prometheus::load_names;
 pub(super) use start::seen_starts_ms;
 
 /// Every check, in the order in which findings are told.
-pub const CHECKS: [Check; 48] = [
+pub const CHECKS: [Check; 49] = [
     Check { id: "bad-metadata", look: triggers::bad_metadata },
     Check { id: "no-such-service", look: address::no_such_service },
     Check { id: "headless-service", look: address::headless_service },
@@ -29,6 +29,7 @@ pub const CHECKS: [Check; 48] = [
     Check { id: "tls-mismatch", look: address::tls_mismatch },
     Check { id: "namespace-not-watched", look: address::not_watched },
     Check { id: "missing-permission", look: rights::missing_permission },
+    Check { id: "missing-own-permission", look: rights::missing_own_permission },
     Check { id: "foreign-metrics-api", look: hpa::foreign_metrics_api },
     Check { id: "no-external-metric", look: hpa::no_external_metric },
     Check { id: "second-autoscaler", look: owners::second_autoscaler },

@@ -218,15 +218,30 @@ impl Surroundings {
         let me = text(&me, "/userInfo/username").unwrap_or_default();
         let account = format!("{home}/{service}");
         let user = format!("system:serviceaccount:{home}:{service}");
-        let is_me = me == user;
+        let other = (me != user).then_some((user.as_str(), home));
+        let everywhere = if within { self.namespace.as_str() } else { "" };
+        let needed = || cluster::RBAC.iter().filter(|needed| !within || needed.is_namespaced());
+        let lacks = self.lacks(needed(), everywhere, other).await?;
+        let own_lacks = if scaler.is_some_and(is_one_of_several) {
+            self.lacks(cluster::OWN_RBAC.iter(), home, other).await?
+        } else {
+            Vec::new()
+        };
+        Ok(Rights { account, lacks, own_lacks })
+    }
+
+    /// What of `needed` is refused in `namespace`; all of them where that is empty.
+    async fn lacks(
+        &self,
+        needed: impl Iterator<Item = &'static cluster::Permission>,
+        namespace: &str,
+        other: Option<(&str, &str)>,
+    ) -> Fact<Vec<Lack>> {
         let mut lacks = Vec::new();
-        let needed =
-            cluster::RBAC.iter().filter(|permission| !within || permission.is_namespaced());
         for permission in needed {
             let mut verbs = Vec::new();
             for verb in permission.verbs {
-                let other = (!is_me).then_some((user.as_str(), home));
-                if !self.may(permission, verb, within, other).await? {
+                if !self.may(permission, verb, namespace, other).await? {
                     verbs.push(*verb);
                 }
             }
@@ -235,21 +250,21 @@ impl Surroundings {
                 lacks.push(Lack { api_group, resource, verbs });
             }
         }
-        Ok(Rights { account, lacks })
+        Ok(lacks)
     }
 
     async fn may(
         &self,
         permission: &cluster::Permission,
         verb: &str,
-        within: bool,
+        namespace: &str,
         other: Option<(&str, &str)>,
     ) -> Fact<bool> {
         let (resource, subresource) =
             permission.resource.split_once('/').unwrap_or((permission.resource, ""));
         let attributes = json!({"group": permission.api_group, "resource": resource,
             "subresource": subresource, "verb": verb,
-            "namespace": if within { self.namespace.as_str() } else { "" }});
+            "namespace": namespace});
         let mut spec = json!({"resourceAttributes": attributes});
         let (resource, kind) = match other {
             None => ("selfsubjectaccessreviews", "SelfSubjectAccessReview"),
@@ -267,6 +282,13 @@ impl Surroundings {
         let status = fact(self.cluster.review(at, kind, &spec).await)?;
         Ok(status["allowed"] == true)
     }
+}
+
+/// Whether its pods know their names, by which they elect the one that decides.
+fn is_one_of_several(scaler: &Value) -> bool {
+    let containers = scaler.pointer("/spec/template/spec/containers").and_then(Value::as_array);
+    let env = containers.into_iter().flatten().filter_map(|container| container["env"].as_array());
+    env.flatten().any(|variable| variable["name"] == "POD_NAME")
 }
 
 async fn nodes(cluster: &Cluster) -> Fact<Nodes> {

@@ -104,13 +104,16 @@ pub enum NodeAutoscaler {
     ClusterAutoscaler,
 }
 
-/// What an account may do of [`cluster::RBAC`](crate::cluster::RBAC).
+/// What an account may do of [`cluster::RBAC`](crate::cluster::RBAC), and of
+/// [`cluster::OWN_RBAC`](crate::cluster::OWN_RBAC) in its own namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rights {
     /// The account, as `NAMESPACE/NAME`.
     pub account: String,
-    /// What it lacks.
+    /// What it lacks where the workloads are.
     pub lacks: Vec<Lack>,
+    /// What it lacks in its own namespace; nothing where it has no other replica.
+    pub own_lacks: Vec<Lack>,
 }
 
 /// One permission that is missing.

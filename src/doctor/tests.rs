@@ -176,7 +176,7 @@ kubectl patch scaledobject llm -n team-a --type json -p '
   path: /spec/cooldownPeriod
   value: 300'
 
-45 checks in order, 2 not looked at
+46 checks in order, 2 not looked at
   you may not read nodes (max-beyond-gpus, nodes-taken-away)
 "
     );

@@ -152,7 +152,8 @@ fn f10_a_target_that_the_engine_cannot_exceed_is_told() {
 fn a_permission_that_the_account_lacks_is_told_with_its_rule() {
     let lack = Lack { api_group: "", resource: "pods", verbs: vec!["watch"] };
     let account = "ghostscaler/ghostscaler".to_owned();
-    let broken = Facts { rights: Ok(Rights { account, lacks: vec![lack] }), ..sound() };
+    let rights = Rights { account, lacks: vec![lack], own_lacks: Vec::new() };
+    let broken = Facts { rights: Ok(rights), ..sound() };
     let finding = only("missing-permission", &broken);
     says(&finding, &["watch pods (core)"]);
     let mut role = json!({"kind": "ClusterRole", "metadata": {"name": "ghostscaler"}, "rules": []});
@@ -162,6 +163,26 @@ fn a_permission_that_the_account_lacks_is_told_with_its_rule() {
     // With the rule the account lacks nothing.
     let mut after = broken;
     after.rights.as_mut().unwrap().lacks.clear();
+    in_order(&after);
+}
+
+#[test]
+fn a_permission_that_the_replicas_lack_in_their_own_namespace_is_told_with_its_rule() {
+    let own_lacks =
+        vec![Lack { api_group: "coordination.k8s.io", resource: "leases", verbs: vec!["update"] }];
+    let account = "scalers/ghostscaler".to_owned();
+    let rights = Rights { account, lacks: Vec::new(), own_lacks };
+    let broken = Facts { rights: Ok(rights), ..sound() };
+    let finding = only("missing-own-permission", &broken);
+    says(&finding, &["update leases (coordination.k8s.io)", "own namespace"]);
+    let patch = finding.fix.patch.unwrap();
+    let mut role = json!({"kind": "Role", "rules": []});
+    json_patch::patch(&mut role, &patch.operations).unwrap();
+    let rule = json!({"apiGroups": ["coordination.k8s.io"], "resources": ["leases"],
+        "verbs": ["update"]});
+    assert_eq!(role["rules"], json!([rule]));
+    let mut after = broken;
+    after.rights.as_mut().unwrap().own_lacks.clear();
     in_order(&after);
 }
 

@@ -177,7 +177,11 @@ pub(super) fn sound() -> Facts {
         nodes: Ok(Nodes { gpus: 64, autoscaler: Some(NodeAutoscaler::Karpenter) }),
         quotas: Ok(vec![json!({"metadata": {"name": "gpus"}, "status": {
             "hard": {"requests.nvidia.com/gpu": "40"}, "used": {"requests.nvidia.com/gpu": "10"}}})]),
-        rights: Ok(Rights { account: "ghostscaler/ghostscaler".to_owned(), lacks: Vec::new() }),
+        rights: Ok(Rights {
+            account: "ghostscaler/ghostscaler".to_owned(),
+            lacks: Vec::new(),
+            own_lacks: Vec::new(),
+        }),
         prometheus: Ok(Prometheus { url: "http://prometheus:9090".to_owned(), said: Ok(said()) }),
         cold_start_ms: Ok(240_000),
         longest_answer_ms: Ok(120_000),

@@ -14,6 +14,9 @@ use crate::trigger::EngineFamily;
 pub enum Evidence {
     /// Checked against pages of running servers: of which versions.
     Captured(&'static str),
+    /// Uncaptured, but its names are those that the engine's own metrics code wrote without an
+    /// engine: of which version.
+    Written(&'static str),
     /// Uncaptured: from the engine's own source or documentation alone.
     Uncaptured,
 }
@@ -22,6 +25,9 @@ impl fmt::Display for Evidence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Evidence::Captured(versions) => write!(f, "captured pages of {versions}"),
+            Evidence::Written(version) => {
+                write!(f, "uncaptured: pages of {version} without an engine")
+            }
             Evidence::Uncaptured => f.write_str("uncaptured: its source alone"),
         }
     }
@@ -58,7 +64,7 @@ impl About {
         About {
             family: EngineFamily::Sglang,
             engine: "SGLang 0.4 to 0.5.23",
-            evidence: Evidence::Uncaptured,
+            evidence: Evidence::Written("0.5.23"),
             page: "`/metrics`, port 30000, with --enable-metrics",
             without: "steps: the level comes from the throughput at saturation",
         },
@@ -101,7 +107,7 @@ impl About {
         About {
             family: EngineFamily::LmDeploy,
             engine: "LMDeploy 0.9 to 0.18",
-            evidence: Evidence::Uncaptured,
+            evidence: Evidence::Written("0.18.0"),
             page: "`/metrics`, port 23333, with --enable-metrics",
             without: "steps and the size of the KV cache: the level comes from the throughput at \
                       saturation",
