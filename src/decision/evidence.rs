@@ -152,14 +152,12 @@ impl Evidence {
         }
     }
 
-    /// Whether within the last `span_ms` of evidence more than `m` came for a backlog, and the level
-    /// never needed them.
-    pub(super) fn was_for_a_backlog(&self, m: u32, span_ms: u64) -> bool {
-        let wanted = |needs: &Needs| {
-            let at_ms = needs.last_above(m);
-            at_ms > 0 && self.clock_ms.saturating_sub(at_ms) <= span_ms
-        };
-        wanted(&self.backlog) && !wanted(&self.strict)
+    /// Whether it was a backlog that kept more than `m` until now, and no longer the hold.
+    pub(super) fn was_for_a_backlog(&self, m: u32, hold_ms: u64) -> bool {
+        let backlog_ms = self.backlog.last_above(m);
+        let kept_by_backlog_ms = backlog_ms.saturating_add(self.backlog_hold_ms);
+        let kept_by_hold_ms = self.strict.last_above(m).saturating_add(hold_ms);
+        backlog_ms > 0 && kept_by_backlog_ms > kept_by_hold_ms
     }
 
     /// Largest need of the last `span_ms` of evidence, if there is that much.
@@ -305,6 +303,9 @@ mod tests {
         }
         assert_eq!(evidence.largest_need(&evidence.strict, 600_000), Some(9.0));
         assert_eq!(evidence.for_count(4, 600_000), 570_000);
+        // The level never took more than 4, and took more than 2 until now.
+        assert!(evidence.was_for_a_backlog(4, 600_000));
+        assert!(!evidence.was_for_a_backlog(2, 600_000));
     }
 
     #[test]

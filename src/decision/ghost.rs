@@ -161,7 +161,7 @@ impl Ghost {
     /// Remembers that a release was decided. What only a backlog had asked for says nothing of the
     /// hold when it is wanted back.
     pub(super) fn released(&mut self, surplus: &Surplus, evidence: &Evidence, now: Moment) {
-        if !evidence.was_for_a_backlog(surplus.to, 2 * self.hold_ms) {
+        if !evidence.was_for_a_backlog(surplus.to, self.hold_ms) {
             self.open = Some(Release { to: surplus.to, at: now });
         }
         self.step = surplus.stepwise.then_some((surplus.to, evidence.clock_ms()));
