@@ -10,6 +10,7 @@
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, BufWriter, Read as _, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
@@ -72,6 +73,8 @@ pub enum Error {
 #[derive(Debug, Clone)]
 pub struct StateDir {
     dir: PathBuf,
+    /// Held while saving: there is one new file.
+    saving: Arc<Mutex<()>>,
 }
 
 /// What came back at the start.
@@ -150,7 +153,7 @@ impl StateDir {
         fs::create_dir_all(dir).map_err(failed)?;
         let new_path = dir.join(NEW_FILE);
         File::create(&new_path).and_then(|_| fs::remove_file(new_path)).map_err(failed)?;
-        Ok(StateDir { dir: dir.to_owned() })
+        Ok(StateDir { dir: dir.to_owned(), saving: Arc::default() })
     }
 
     /// Reads what was saved. Never fails: what cannot be used is set aside with a warning.
@@ -181,6 +184,8 @@ impl StateDir {
         now: Moment,
         states: impl IntoIterator<Item = (&'a TrackerKey, &'a State)>,
     ) -> Result<u64, Error> {
+        // A last save can begin while another is still on its way to the disk.
+        let _one = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
         let (path, new_path) = (self.dir.join(FILE), self.dir.join(NEW_FILE));
         let saved = write_new(&new_path, now, states)
             .and_then(|bytes| fs::rename(&new_path, &path).map(|()| bytes));

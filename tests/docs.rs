@@ -186,7 +186,7 @@ fn every_help_fits_80_columns() {
 #[test]
 fn flags_and_benches_that_are_named_exist() {
     let args = Args::command();
-    let manifest = read("Cargo.toml");
+    let manifest = read("Cargo.toml") + &read("loadgen/Cargo.toml");
     let all: BTreeSet<&str> = args
         .get_subcommands()
         .flat_map(|command| command.get_arguments())

@@ -48,16 +48,25 @@ pub(super) async fn follow(
 ) {
     // The registry has its own copy of each.
     current.inventory = Arc::default();
+    let mut looked = text.clone();
     loop {
         let asked = tokio::select! {
             () = stop.cancelled() => return,
             () = reloads.next() => true,
             () = sleep(LOOK_INTERVAL) => false,
         };
-        let read = read(&path);
+        let (file, only_files) = (path.clone(), !asked);
+        // A pipe or a hanging disk must hold up nobody.
+        let look = move || (!only_files || file.is_file()).then(|| read(&file));
+        let Ok(Some(read)) = tokio::task::spawn_blocking(look).await else { continue };
         let new = read.as_ref().ok().cloned();
-        if !asked && new == text {
-            continue;
+        if !asked {
+            // Half of a file that is being written must not be taken for all of it.
+            let is_settled = new == looked;
+            looked.clone_from(&new);
+            if new == text || !is_settled {
+                continue;
+            }
         }
         text = new;
         let applied = read

@@ -164,7 +164,9 @@ impl Kept {
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.lock().len() >= self.cap
+        let mut idle = self.lock();
+        idle.retain(|idle| idle.since.elapsed() < KEEP_IDLE);
+        idle.len() >= self.cap
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Idle>> {
