@@ -22,6 +22,7 @@ pub mod identity;
 mod office;
 mod serve;
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -65,8 +66,9 @@ mod wire {
 
 /// Largest message: one trigger with 1,024 engines has some 2 MiB of reasons and state.
 const MAX_MESSAGE_BYTES: usize = 8 * 1024 * 1024;
-/// Without a sign of life for this long the leader's answers are old.
-pub const STALE: Duration = Duration::from_secs(10);
+/// Without a sign of life for this long the leader's answers are old. Longer than a take-over, which
+/// begins 10 s after the last renewal and takes some looks of 2 s: in it no replica may turn unready.
+pub const STALE: Duration = Duration::from_secs(20);
 /// Without one for this long a declared fallback counts, as when an engine's metrics are lost.
 pub const FALLBACK_AFTER: Duration = Duration::from_secs(900);
 /// How long a wake may take over the leader.
@@ -133,6 +135,7 @@ impl Pair {
             followers: Followers::default(),
             leader: Mutex::default(),
             known: Mutex::default(),
+            has_recalled: AtomicBool::new(false),
         });
         let (resign, end) = (CancellationToken::new(), CancellationToken::new());
         let standing = self.standing.subscribe();
@@ -185,6 +188,8 @@ struct Shared {
     leader: Mutex<Option<PairClient<Channel>>>,
     /// When this process last had everything: as the leader, or from one.
     known: Mutex<Option<Known>>,
+    /// As the leader: what was learned before is back, so there is something to follow.
+    has_recalled: AtomicBool,
 }
 
 #[derive(Debug, Clone, Copy)]

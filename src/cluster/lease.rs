@@ -190,18 +190,24 @@ impl Candidate {
 
     /// Writes this process as the holder, for the first time or again.
     async fn take(&mut self) -> Result<(), kube::Error> {
-        let asked = Instant::now();
+        let mut asked = Instant::now();
         let was_leading = self.until.is_some();
         let written = match self.write(self.record(Some(&self.options.identity))).await {
             Ok(written) => written,
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
                 self.look().await?;
                 let holder = self.seen.as_ref().and_then(Seen::holder);
-                if was_leading && holder != Some(&self.options.identity) {
+                if !was_leading {
+                    return Ok(());
+                }
+                if holder != Some(&self.options.identity) {
                     warn!(lease = self.options.name, holder, "the lease was taken away");
                     self.until = None;
+                    return Ok(());
                 }
-                return Ok(());
+                // Its own last renewal, whose answer was lost.
+                asked = Instant::now();
+                self.write(self.record(Some(&self.options.identity))).await?
             }
             Err(error) => return Err(error),
         };

@@ -73,6 +73,11 @@ impl std::fmt::Debug for Shards {
     }
 }
 
+/// What was saved cannot be listed now, and why.
+#[derive(Debug, thiserror::Error)]
+#[error("saved state cannot be read: {0}")]
+pub struct Unread(String);
+
 impl Shards {
     /// The shards beside the Lease of this name.
     #[must_use]
@@ -86,24 +91,20 @@ impl Shards {
         }
     }
 
-    /// Reads what was saved, the oldest first. Never fails: what cannot be used is set aside, what
-    /// cannot be read is told.
-    pub async fn restore(&mut self) -> Vec<Restored> {
+    /// Reads what was saved, the oldest first. What cannot be used is set aside.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot all be listed: a part of it is no answer.
+    pub async fn restore(&mut self) -> Result<Vec<Restored>, Unread> {
         self.versions.clear();
         let mut restored = Vec::new();
         let mut params = self.list_params();
         loop {
-            let page = match timeout(DEADLINE, self.api.list(&params)).await {
-                Ok(Ok(page)) => page,
-                Ok(Err(error)) => {
-                    warn!(error = describe(&error), "saved state cannot be read");
-                    break;
-                }
-                Err(_elapsed) => {
-                    warn!("saved state cannot be read: no answer in time");
-                    break;
-                }
-            };
+            let page = timeout(DEADLINE, self.api.list(&params))
+                .await
+                .map_err(|_elapsed| Unread("no answer in time".to_owned()))?
+                .map_err(|error| Unread(describe(&error)))?;
             for shard in page.items {
                 restored.extend(self.take(shard).await);
             }
@@ -113,7 +114,7 @@ impl Shards {
             }
         }
         restored.sort_by_key(|shard| shard.saved_at);
-        restored
+        Ok(restored)
     }
 
     /// Replaces what is saved, within about `over`, while this process leads.
@@ -128,6 +129,10 @@ impl Shards {
         lead: &Lead,
         over: Duration,
     ) -> Result<(), Error> {
+        if self.versions.is_empty() {
+            // Who has led on from another's answers has read none of its shards.
+            self.look().await?;
+        }
         let mut n_shards = u32::try_from(self.versions.len()).unwrap_or(MAX_SHARDS).max(1);
         n_shards = n_shards.next_power_of_two().min(MAX_SHARDS);
         let texts = loop {
@@ -265,6 +270,25 @@ impl Shards {
             Ok(Err(error)) => Err(Error::Write { name, why: describe(&error) }),
             Err(_elapsed) => Err(Error::Write { name, why: "no answer in time".to_owned() }),
         }
+    }
+
+    /// Learns which shards there are.
+    async fn look(&mut self) -> Result<(), Error> {
+        let params = ListParams { limit: None, ..self.list_params() };
+        let failed = |why| Error::Write { name: self.name_of("*"), why };
+        let found = timeout(DEADLINE, self.api.list_metadata(&params))
+            .await
+            .map_err(|_elapsed| failed("no answer in time".to_owned()))?
+            .map_err(|error| failed(describe(&error)))?;
+        let prefix = self.name_of("");
+        for shard in found.items {
+            let name = shard.metadata.name.unwrap_or_default();
+            let index = name.strip_prefix(&prefix).and_then(|index| index.parse().ok());
+            if let Some(index) = index.filter(|index| *index < MAX_SHARDS) {
+                self.versions.insert(index, shard.metadata.resource_version.unwrap_or_default());
+            }
+        }
+        Ok(())
     }
 
     fn list_params(&self) -> ListParams {

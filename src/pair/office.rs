@@ -3,6 +3,7 @@
 //! Must not elect: it acts on where the election says that this process stands.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -20,14 +21,16 @@ use crate::decision::{Answer, Mode, Unavailable};
 use crate::health::Pulse;
 use crate::lead::Standing;
 use crate::registry::Published;
-use crate::statedir::SAVE_INTERVAL_MS;
+use crate::statedir::{Restored, SAVE_INTERVAL_MS};
 use crate::telemetry::ErrorChain;
 use crate::tick::{self, Parts};
 
 /// What was followed until now is as good as own memory; after a longer gap it is a restart's.
 const SEAMLESS_MS: u64 = 60_000;
-/// Time between two tries to reach the leader.
+/// Time between two tries to reach the leader, or what was saved.
 const RETRY: Duration = Duration::from_millis(500);
+/// How long a new leader tries to read what was saved before it decides without.
+const RECALL: Duration = Duration::from_secs(30);
 /// How long the last states may take to the followers, and to the shards.
 const HAND_OVER: Duration = Duration::from_secs(3);
 /// Time between two looks of a follower at what it would have to know as the leader.
@@ -79,6 +82,7 @@ impl Office {
     /// Decides for as long as this process leads.
     async fn lead(&mut self) -> Ended {
         self.recall().await;
+        self.shared.has_recalled.store(true, Ordering::Release);
         self.can_answer.send_replace(true);
         self.shared.parts.metrics.leads();
         let end = CancellationToken::new();
@@ -104,6 +108,8 @@ impl Office {
             if !self.shared.parts.lead.decides() {
                 break Ended::Lost;
             }
+            // While it decides, and not when it learns that it did no more: meanwhile another may have.
+            self.shared.mirrored();
             if self.leaving.is_cancelled() && self.shared.followers.count() > 0 {
                 break Ended::Leaving;
             }
@@ -115,7 +121,6 @@ impl Office {
             drop(ticks.await);
         }
         writers.shutdown().await;
-        self.shared.mirrored();
         why
     }
 
@@ -129,7 +134,7 @@ impl Office {
             return;
         }
         parts.states.restart();
-        let saved = self.shards.lock().await.restore().await;
+        let saved = self.saved().await;
         let since = known.map(|known| known.moment);
         let mut restored = 0_usize;
         for shard in saved {
@@ -142,6 +147,24 @@ impl Office {
             }
         }
         info!(restored, "what was saved is restored");
+    }
+
+    /// What was saved; nothing where it cannot be read for too long.
+    async fn saved(&self) -> Vec<Restored> {
+        let started = Instant::now();
+        loop {
+            self.pulse.beat();
+            match self.shards.lock().await.restore().await {
+                Ok(saved) => return saved,
+                Err(error) => {
+                    warn!(%error, "learning goes on without it unless it can be read soon")
+                }
+            }
+            if started.elapsed() >= RECALL || !self.shared.parts.lead.decides() {
+                return Vec::new();
+            }
+            sleep(RETRY).await;
+        }
     }
 
     /// Gives everything away and then the lease.
@@ -165,6 +188,8 @@ impl Office {
 
     /// Follows whoever leads, until this process does.
     async fn stand_by(&mut self) {
+        // Who follows this process later is to get what it will have recalled then.
+        self.shared.has_recalled.store(false, Ordering::Release);
         let mut following: Option<(Arc<str>, AbortOnDropHandle<()>)> = None;
         let mut beats = interval(BEAT);
         let mut warmed_at: Option<Instant> = None;
@@ -182,6 +207,7 @@ impl Office {
             if warmed_at.is_none_or(|at| at.elapsed() >= KEEP_WARM) {
                 warmed_at = Some(Instant::now());
                 tick::stand_by(&self.shared.parts);
+                self.shared.parts.registry.drop_idle();
             }
             let standing = self.standing.borrow_and_update().clone();
             let seen = match standing {
@@ -190,7 +216,9 @@ impl Office {
                 Standing::Following { leader } => leader,
             };
             // One that is no longer seen to lead may well lead: the API server may be what is lost.
+            // Without the own list of workloads nothing of the leader's could be kept.
             if let Some(seen) = &seen
+                && self.shared.parts.registry.inventory().synced
                 && following.as_ref().is_none_or(|(leader, _)| leader != seen)
             {
                 let keep = keep_following(

@@ -6,6 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use prost::Message as _;
@@ -137,6 +138,9 @@ impl Pair for Service {
     ) -> Result<Response<Batches>, Status> {
         if !self.shared.parts.lead.decides() {
             return Err(Status::failed_precondition("not the leader"));
+        }
+        if !self.shared.has_recalled.load(Ordering::Acquire) {
+            return Err(Status::unavailable("it does not know yet what was learned before"));
         }
         let (to, batches) = mpsc::channel(BATCHES);
         let feed = Feed {

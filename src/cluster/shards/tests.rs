@@ -45,7 +45,7 @@ async fn what_was_saved_comes_back_from_as_many_shards_as_its_size_needs() {
         let bytes = map["data"]["state.jsonl"].as_str().unwrap().len();
         assert!(bytes <= MAX_SHARD_BYTES, "{bytes}");
     }
-    let restored = shards(&store).restore().await;
+    let restored = shards(&store).restore().await.unwrap();
     let mut expected: Vec<_> = states.iter().map(|(key, _)| key.to_string()).collect();
     expected.sort();
     assert_eq!(keys(&restored), expected);
@@ -69,7 +69,7 @@ async fn a_damaged_and_a_newer_shard_are_set_aside_with_an_event_and_the_others_
     change(0, "\"trigger\":7", "\"trigger\":8");
     change(1, "\"ghostscaler_state\":1", "\"ghostscaler_state\":99");
     let mut second = shards(&store);
-    let restored = second.restore().await;
+    let restored = second.restore().await.unwrap();
     assert_eq!(restored.len(), n_shards - 2);
     for index in [0, 1] {
         let aside = store.get(&format!("{MAPS}ghostscaler-state-damaged-{index}")).unwrap();
@@ -82,7 +82,7 @@ async fn a_damaged_and_a_newer_shard_are_set_aside_with_an_event_and_the_others_
     assert!(notes.iter().any(|note| note.contains("version 99")), "{notes:?}");
     // The next save makes them whole again.
     save(&mut second, 9, &states).await.unwrap();
-    assert_eq!(shards(&store).restore().await.len(), n_shards);
+    assert_eq!(shards(&store).restore().await.unwrap().len(), n_shards);
 }
 
 #[tokio::test]
@@ -101,7 +101,8 @@ async fn of_two_saves_the_later_one_comes_last() {
         "data": {"state.jsonl": old}}),
     );
     let mut second = shards(&store);
-    let saved_at: Vec<_> = second.restore().await.iter().map(|shard| shard.saved_at).collect();
+    let saved_at: Vec<_> =
+        second.restore().await.unwrap().iter().map(|shard| shard.saved_at).collect();
     assert_eq!(saved_at, [Some(Moment(1)), Some(Moment(5))]);
 }
 
@@ -111,11 +112,11 @@ async fn a_shard_that_somebody_else_has_written_is_theirs_until_the_next_save() 
     let states = states(3);
     let (mut old, mut new) = (shards(&store), shards(&store));
     save(&mut old, 5, &states).await.unwrap();
-    new.restore().await;
+    new.restore().await.unwrap();
     save(&mut new, 6, &states).await.unwrap();
     let late = save(&mut old, 7, &states).await;
     assert!(matches!(late, Err(Error::Taken { .. })), "{late:?}");
-    assert_eq!(shards(&store).restore().await[0].saved_at, Some(Moment(6)));
+    assert_eq!(shards(&store).restore().await.unwrap()[0].saved_at, Some(Moment(6)));
 }
 
 #[tokio::test]
@@ -127,7 +128,7 @@ async fn a_deleted_shard_is_made_again() {
     store.remove(&format!("{MAPS}ghostscaler-state-0"));
     assert!(save(&mut own, 6, &states).await.is_err());
     save(&mut own, 7, &states).await.unwrap();
-    assert_eq!(shards(&store).restore().await[0].saved_at, Some(Moment(7)));
+    assert_eq!(shards(&store).restore().await.unwrap()[0].saved_at, Some(Moment(7)));
 }
 
 #[tokio::test]
@@ -141,10 +142,18 @@ async fn who_no_longer_leads_writes_nothing() {
 }
 
 #[tokio::test]
-async fn an_api_server_that_fails_costs_what_was_learned_and_nothing_else() {
+async fn who_leads_on_without_having_read_saves_at_the_first_try() {
+    let store = Store::start().await;
+    save(&mut shards(&store), 5, &states(3)).await.unwrap();
+    save(&mut shards(&store), 6, &states(3)).await.unwrap();
+    assert_eq!(shards(&store).restore().await.unwrap()[0].saved_at, Some(Moment(6)));
+}
+
+#[tokio::test]
+async fn what_cannot_be_listed_is_an_error_and_no_empty_state() {
     let store = Store::start().await;
     store.fail(Some(500));
     let mut own = shards(&store);
-    assert!(own.restore().await.is_empty());
+    assert!(own.restore().await.is_err(), "not an empty state");
     assert!(save(&mut own, 5, &states(3)).await.is_err());
 }
