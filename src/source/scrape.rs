@@ -2,6 +2,8 @@
 //!
 //! Must not parse the page, choose addresses, or schedule: jitter and the tick are the caller's.
 
+mod lanes;
+
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -13,7 +15,7 @@ use hyper::Request;
 use hyper::body::Bytes;
 use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderValue, LOCATION};
 use reqwest::Url;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 
 use super::client::{self, Client, Response, Trust};
@@ -21,6 +23,7 @@ use super::config::parse_url;
 use super::{Error, FileRole};
 use crate::inventory::Endpoint;
 use crate::signals::exposition::Format;
+use lanes::Lanes;
 
 /// vLLM's port where neither the trigger nor the pod names one.
 pub const DEFAULT_PORT: u16 = 8000;
@@ -39,8 +42,8 @@ pub struct Options {
     /// Largest body, in bytes. Default 16 MiB: a vLLM page has 0.1 MB, a DCGM page of 16 GPUs 0.2 MB.
     pub max_body_bytes: u64,
     /// Most scrapes at once; others wait without using up their deadline. Default 128: each takes
-    /// about 25 KiB, and so many leave room for 300 endpoints that hang, of which each holds its turn
-    /// for 2 s of every 5.
+    /// about 25 KiB. Endpoints that did not answer in time when last asked have a quarter as many
+    /// turns of their own, so that a lost zone costs the others nothing.
     pub max_concurrent: usize,
     /// Longest wait for a turn, in milliseconds. Default 5,000, the tick of those who scrape: who
     /// waits longer misses the next one too.
@@ -114,6 +117,8 @@ pub struct Page {
     deadline: Instant,
     deadline_ms: u64,
     max_body_bytes: u64,
+    lanes: Arc<Lanes>,
+    authority: Box<str>,
     _turn: OwnedSemaphorePermit,
 }
 
@@ -138,9 +143,9 @@ impl Page {
         sink: impl FnMut(&[u8]) -> ControlFlow<B>,
     ) -> Result<ControlFlow<B, u64>, Error> {
         let body = client::read_body(&mut self.response, self.max_body_bytes, sink);
-        timeout_at(self.deadline, body)
-            .await
-            .unwrap_or(Err(Error::Timeout { deadline_ms: self.deadline_ms }))
+        let read = timeout_at(self.deadline, body).await;
+        self.lanes.note(&self.authority, read.is_err());
+        read.unwrap_or(Err(Error::Timeout { deadline_ms: self.deadline_ms }))
     }
 }
 
@@ -148,7 +153,7 @@ impl Page {
 #[derive(Debug, Clone)]
 pub struct Scraper {
     shared: Arc<Shared>,
-    turns: Arc<Semaphore>,
+    lanes: Arc<Lanes>,
 }
 
 #[derive(Debug)]
@@ -173,16 +178,16 @@ impl Scraper {
             secure.get_or_init(|| Some(client));
         }
         let plain = client(Trust::Nobody)?;
-        let turns = Arc::new(Semaphore::new(options.max_concurrent));
-        Ok(Scraper { turns, shared: Arc::new(Shared { plain, secure, options }) })
+        let lanes = Arc::new(Lanes::new(options.max_concurrent));
+        Ok(Scraper { lanes, shared: Arc::new(Shared { plain, secure, options }) })
     }
 
     /// The same scraper for another purpose: it shares connections and bounds, and has
     /// `max_concurrent` turns of its own, so that it never waits for who uses this one.
     #[must_use]
     pub fn with_own_turns(&self, max_concurrent: usize) -> Scraper {
-        let turns = Arc::new(Semaphore::new(max_concurrent));
-        Scraper { shared: Arc::clone(&self.shared), turns }
+        let lanes = Arc::new(Lanes::new(max_concurrent));
+        Scraper { shared: Arc::clone(&self.shared), lanes }
     }
 
     /// Asks for one page and waits for its head. The deadline runs from here, after the wait for a
@@ -194,19 +199,32 @@ impl Scraper {
     pub async fn open(&self, target: &Target) -> Result<Page, Error> {
         let shared = &*self.shared;
         let client = shared.client(&target.url)?;
-        let turn = client::turn(&self.turns, shared.options.max_wait_ms).await?;
+        let authority: Box<str> = target.url.authority().into();
+        let turn = client::turn(self.lanes.of(&authority), shared.options.max_wait_ms).await?;
         let deadline_ms = shared.options.timeout_ms;
         let deadline = Instant::now() + Duration::from_millis(deadline_ms);
         // Apart from what waits for its turn: that may be thousands.
-        let response = timeout_at(deadline, Box::pin(get(client, &target.url)))
-            .await
-            .map_err(|_elapsed| Error::Timeout { deadline_ms })??;
+        let response = timeout_at(deadline, Box::pin(get(client, &target.url))).await;
+        if response.is_err() {
+            self.lanes.note(&authority, true);
+        }
+        let response = response.map_err(|_elapsed| Error::Timeout { deadline_ms })??;
         client::check_status(response.status())?;
         client::check_plain(&response, EXPECTED)?;
         let format = format(&response)?;
         let max_body_bytes = shared.options.max_body_bytes;
         let response = Box::new(response);
-        Ok(Page { response, format, deadline, deadline_ms, max_body_bytes, _turn: turn })
+        let lanes = Arc::clone(&self.lanes);
+        Ok(Page {
+            response,
+            format,
+            deadline,
+            deadline_ms,
+            max_body_bytes,
+            lanes,
+            authority,
+            _turn: turn,
+        })
     }
 }
 

@@ -403,3 +403,42 @@ async fn f114_no_error_text_repeats_what_the_server_sent_or_where_it_is() {
         assert!(!text.contains("SECRET") && !text.contains(&port), "{text}");
     }
 }
+
+#[tokio::test]
+async fn f15_many_endpoints_that_hang_hold_up_each_other_and_nobody_else() {
+    let hangs = join_all((0..12).map(|_| Server::start(Act::Hang))).await;
+    let answers = Server::page(PAGE).await;
+    let bounds = Options { max_concurrent: 4, timeout_ms: 500, max_wait_ms: 1_000, ..options() };
+    let scraper = Scraper::new(bounds).unwrap();
+    // Once each, in turns that all share: until then nobody can know.
+    for some in hangs.chunks(4) {
+        let urls: Vec<_> = some.iter().map(Server::url).collect();
+        for error in join_all(urls.iter().map(|url| read(&scraper, url))).await {
+            assert!(matches!(error, Err(Error::Timeout { .. })), "{error:?}");
+        }
+    }
+    // Twelve of them would take four turns for 1.5 s, and a second is the longest wait.
+    let urls: Vec<_> = hangs.iter().map(Server::url).collect();
+    let mut all_hang = std::pin::pin!(join_all(urls.iter().map(|url| read(&scraper, url))));
+    let url = answers.url();
+    for _ in 0..20 {
+        tokio::select! {
+            biased;
+            _ = &mut all_hang => panic!("they have each other's turns to wait for"),
+            page = read(&scraper, &url) => assert_eq!(page.unwrap().1, PAGE),
+        }
+    }
+    let turned_away =
+        all_hang.await.iter().filter(|read| matches!(read, Err(Error::NoTurn { .. }))).count();
+    assert!(turned_away >= 8, "one turn of 500 ms each within a second: {turned_away}");
+}
+
+#[tokio::test]
+async fn an_endpoint_that_answers_again_shares_the_turns_of_all_again() {
+    let scraper = Scraper::new(options()).unwrap();
+    let (all, authority) = (scraper.lanes.of("a:1").clone(), "a:1");
+    scraper.lanes.note(authority, true);
+    assert!(!Arc::ptr_eq(scraper.lanes.of(authority), &all));
+    scraper.lanes.note(authority, false);
+    assert!(Arc::ptr_eq(scraper.lanes.of(authority), &all));
+}
