@@ -192,7 +192,7 @@ impl Candidate {
     async fn take(&mut self) -> Result<(), kube::Error> {
         let mut asked = Instant::now();
         let was_leading = self.until.is_some();
-        let written = match self.write(self.record(Some(&self.options.identity))).await {
+        let written = match self.claim().await {
             Ok(written) => written,
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
                 self.look().await?;
@@ -207,7 +207,7 @@ impl Candidate {
                 }
                 // Its own last renewal, whose answer was lost.
                 asked = Instant::now();
-                self.write(self.record(Some(&self.options.identity))).await?
+                self.claim().await?
             }
             Err(error) => return Err(error),
         };
@@ -218,6 +218,10 @@ impl Candidate {
         // From before the write: nobody can have seen it earlier.
         self.until = Some(asked + self.options.renew_within);
         Ok(())
+    }
+
+    async fn claim(&self) -> Result<Lease, kube::Error> {
+        self.write(self.record(Some(&self.options.identity))).await
     }
 
     async fn release(&mut self) -> Result<(), kube::Error> {

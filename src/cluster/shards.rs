@@ -35,9 +35,12 @@ const FILE: &str = "state.jsonl";
 /// Shards of one page of a list.
 const PAGE_SIZE: u32 = 20;
 
-/// The shards could not be saved; those that were not keep what they had.
+/// The shards could not be read or saved; those that were not saved keep what they had.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// They cannot all be listed.
+    #[error("the shards cannot be listed: {0}")]
+    List(String),
     /// The API server does not take one.
     #[error("the shard {name} cannot be written: {why}")]
     Write {
@@ -73,11 +76,6 @@ impl std::fmt::Debug for Shards {
     }
 }
 
-/// What was saved cannot be listed now, and why.
-#[derive(Debug, thiserror::Error)]
-#[error("saved state cannot be read: {0}")]
-pub struct Unread(String);
-
 impl Shards {
     /// The shards beside the Lease of this name.
     #[must_use]
@@ -95,16 +93,16 @@ impl Shards {
     ///
     /// # Errors
     ///
-    /// When it cannot all be listed: a part of it is no answer.
-    pub async fn restore(&mut self) -> Result<Vec<Restored>, Unread> {
+    /// [`Error::List`]: a part of what was saved is no answer.
+    pub async fn restore(&mut self) -> Result<Vec<Restored>, Error> {
         self.versions.clear();
         let mut restored = Vec::new();
         let mut params = self.list_params();
         loop {
             let page = timeout(DEADLINE, self.api.list(&params))
                 .await
-                .map_err(|_elapsed| Unread("no answer in time".to_owned()))?
-                .map_err(|error| Unread(describe(&error)))?;
+                .map_err(|_elapsed| Error::List("no answer in time".to_owned()))?
+                .map_err(|error| Error::List(describe(&error)))?;
             for shard in page.items {
                 restored.extend(self.take(shard).await);
             }
@@ -121,7 +119,8 @@ impl Shards {
     ///
     /// # Errors
     ///
-    /// When a shard cannot be written, or somebody else has written it.
+    /// When a shard cannot be written, or somebody else has written it; when none is known and they
+    /// cannot be listed.
     pub async fn save(
         &mut self,
         now: Moment,
@@ -172,12 +171,7 @@ impl Shards {
 
     /// What a shard holds, if it is one.
     async fn take(&mut self, shard: ConfigMap) -> Option<Restored> {
-        let name = shard.metadata.name.clone()?;
-        let index = name.strip_prefix(&self.name_of("")).and_then(|index| index.parse().ok())?;
-        if index >= MAX_SHARDS {
-            return None;
-        }
-        self.versions.insert(index, shard.metadata.resource_version.clone().unwrap_or_default());
+        let index = self.note(&shard.metadata)?;
         let text = shard.data.as_ref().and_then(|data| data.get(FILE)).map_or("", String::as_str);
         match statedir::decode(text.as_bytes()) {
             Ok(restored) => Some(restored),
@@ -275,20 +269,22 @@ impl Shards {
     /// Learns which shards there are.
     async fn look(&mut self) -> Result<(), Error> {
         let params = ListParams { limit: None, ..self.list_params() };
-        let failed = |why| Error::Write { name: self.name_of("*"), why };
         let found = timeout(DEADLINE, self.api.list_metadata(&params))
             .await
-            .map_err(|_elapsed| failed("no answer in time".to_owned()))?
-            .map_err(|error| failed(describe(&error)))?;
-        let prefix = self.name_of("");
+            .map_err(|_elapsed| Error::List("no answer in time".to_owned()))?
+            .map_err(|error| Error::List(describe(&error)))?;
         for shard in found.items {
-            let name = shard.metadata.name.unwrap_or_default();
-            let index = name.strip_prefix(&prefix).and_then(|index| index.parse().ok());
-            if let Some(index) = index.filter(|index| *index < MAX_SHARDS) {
-                self.versions.insert(index, shard.metadata.resource_version.unwrap_or_default());
-            }
+            self.note(&shard.metadata);
         }
         Ok(())
+    }
+
+    /// Notes the version of a shard; gives its number, if it is one.
+    fn note(&mut self, found: &ObjectMeta) -> Option<u32> {
+        let number = found.name.as_deref()?.strip_prefix(&self.name_of(""))?;
+        let index = number.parse().ok().filter(|index| *index < MAX_SHARDS)?;
+        self.versions.insert(index, found.resource_version.clone().unwrap_or_default());
+        Some(index)
     }
 
     fn list_params(&self) -> ListParams {
