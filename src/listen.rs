@@ -273,8 +273,44 @@ mod tests {
 
     use super::*;
 
+    /// A stream whose peer takes nothing: what was written waits in a flush.
+    struct Stuck;
+
+    impl AsyncWrite for Stuck {
+        fn poll_write(
+            self: Pin<&mut Self>,
+            _context: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+    }
+
     fn lost(places: &[&Place]) -> Vec<bool> {
         places.iter().map(|place| place.is_lost()).collect()
+    }
+
+    #[tokio::test]
+    async fn who_loses_its_place_in_a_flush_or_at_its_end_is_gone_too() {
+        let places = Places::new(2);
+        let [mut flushes, mut ends] =
+            [(); 2].map(|()| Guarded::new(Stuck, places.take(), 0, Duration::from_secs(3_600)));
+        let (_one, _two) = (places.take(), places.take());
+        let limit = Duration::from_secs(30);
+        for stuck in [
+            timeout(limit, flushes.flush()).await.expect("the flush ends"),
+            timeout(limit, ends.shutdown()).await.expect("the end ends"),
+        ] {
+            assert_eq!(stuck.unwrap_err().kind(), io::ErrorKind::ConnectionAborted);
+        }
     }
 
     #[tokio::test]

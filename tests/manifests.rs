@@ -375,6 +375,61 @@ fn alerts_ask_for_metrics_that_exist_and_promtool_takes_them() {
     }
 }
 
+/// Each replica of the scaler exports the same workload: an alert about it must neither fail to
+/// join them nor fire twice.
+#[test]
+fn alerts_about_a_workload_take_both_replicas_together() {
+    let rules =
+        object("PrometheusRule", "manifests/overlays/prometheus-operator/alerts.yaml")["spec"]
+            .clone();
+    let series = |metric: &str, labels: &str, value: u32| {
+        ["a", "b"].map(|pod| {
+            let name = format!(
+                r#"ghostscaler_workload_{metric}{{namespace="team",name="llm",pod="{pod}"{labels}}}"#
+            );
+            json!({"series": name, "values": format!("{value}x120")})
+        })
+    };
+    let told = |alert: &str| {
+        let labels = json!({"namespace": "team", "name": "llm", "severity": "warning"});
+        json!({"eval_time": "1h", "alertname": alert, "exp_alerts": [{"exp_labels": labels,
+            "exp_annotations": annotations(&rules, alert)}]})
+    };
+    let input: Vec<Value> = [
+        series("answered_replicas", "", 5),
+        series("ready_replicas", "", 3),
+        series("health", r#",state="degraded""#, 1),
+        series("binding_rule", r#",rule="max""#, 1),
+    ]
+    .concat();
+    let alerts =
+        ["GhostscalerBelowWanted", "GhostscalerDegraded", "GhostscalerAtMaximum"].map(told);
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("rules.json"), rules.to_string()).unwrap();
+    let test = json!({"rule_files": ["rules.json"], "evaluation_interval": "1m",
+        "tests": [{"interval": "1m", "input_series": input, "alert_rule_test": alerts}]});
+    let file = dir.path().join("test.json");
+    fs::write(&file, test.to_string()).unwrap();
+    match Command::new("promtool").args(["test", "rules"]).arg(&file).output() {
+        Err(_missing) => {
+            println!("skipped: no `promtool` on the path (tests/setup.sh installs it)")
+        }
+        Ok(played) => {
+            let said = [played.stdout, played.stderr].concat();
+            assert!(played.status.success(), "{}", String::from_utf8_lossy(&said));
+        }
+    }
+}
+
+/// What an alert says of team/llm.
+fn annotations(rules: &Value, alert: &str) -> Value {
+    let rules = rules["groups"][0]["rules"].as_array().unwrap();
+    let rule = rules.iter().find(|rule| rule["alert"] == alert).unwrap();
+    let told = rule["annotations"].to_string();
+    let told = told.replace("{{ $labels.namespace }}", "team").replace("{{ $labels.name }}", "llm");
+    serde_json::from_str(&told).unwrap()
+}
+
 #[test]
 fn the_image_is_pinned_has_no_root_and_copies_what_cargo_names() {
     let dockerfile = read("Dockerfile");

@@ -41,14 +41,14 @@ fn parse(path: &Path, text: &str) -> anyhow::Result<Config> {
 pub(super) async fn follow(
     path: PathBuf,
     mut reloads: Reloads,
-    (mut current, mut text): (Config, Option<String>),
+    (mut current, text): (Config, Option<String>),
     in_cluster: bool,
     parts: Arc<Parts>,
     stop: CancellationToken,
 ) {
     // The registry has its own copy of each.
     current.inventory = Arc::default();
-    let mut looked = text.clone();
+    let mut looks = Looks { in_force: text.clone(), last: text };
     loop {
         let asked = tokio::select! {
             () = stop.cancelled() => return,
@@ -59,16 +59,9 @@ pub(super) async fn follow(
         // A pipe or a hanging disk must hold up nobody.
         let look = move || (!only_files || file.is_file()).then(|| read(&file));
         let Ok(Some(read)) = tokio::task::spawn_blocking(look).await else { continue };
-        let new = read.as_ref().ok().cloned();
-        if !asked {
-            // Half of a file that is being written must not be taken for all of it.
-            let is_settled = new == looked;
-            looked.clone_from(&new);
-            if new == text || !is_settled {
-                continue;
-            }
+        if !looks.is_news(read.as_ref().ok(), asked) {
+            continue;
         }
-        text = new;
         let applied = read
             .and_then(|text| parse(&path, &text))
             .and_then(|new| apply(new, &mut current, in_cluster, &parts));
@@ -77,6 +70,27 @@ pub(super) async fn follow(
             Ok(()) => info!(file = %path.display(), "configuration applied"),
             Err(error) => warn!(error = %ErrorChain(error.as_ref()), "the old configuration stays"),
         }
+    }
+}
+
+/// What the file said; nothing where it could not be read.
+struct Looks {
+    /// What was applied or refused last.
+    in_force: Option<String>,
+    last: Option<String>,
+}
+
+impl Looks {
+    /// Whether this is to be applied. Unasked, only what two looks have found: half of a file that is
+    /// being written must not be taken for all of it.
+    fn is_news(&mut self, found: Option<&String>, asked: bool) -> bool {
+        let is_settled = self.last.as_ref() == found;
+        self.last = found.cloned();
+        let is_news = asked || is_settled && self.in_force.as_ref() != found;
+        if is_news {
+            self.in_force = found.cloned();
+        }
+        is_news
     }
 }
 
@@ -93,4 +107,25 @@ fn apply(new: Config, current: &mut Config, in_cluster: bool, parts: &Parts) -> 
     }
     *current = Config { inventory: Arc::default(), ..new };
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_a_file_is_not_applied_and_each_settled_change_is_once() {
+        let text = |text: &str| Some(text.to_owned());
+        let mut looks = Looks { in_force: text("old"), last: text("old") };
+        let mut is_news = |found: &str, asked| looks.is_news(text(found).as_ref(), asked);
+        assert!(!is_news("old", false));
+        // Emptied and written again between three looks.
+        assert!(!is_news("", false));
+        assert!(!is_news("new", false));
+        assert!(is_news("new", false));
+        assert!(!is_news("new", false), "once");
+        assert!(is_news("newer", true), "asked for, at once");
+        assert!(is_news("newer", true), "and as often as that");
+        assert!(!is_news("newer", false));
+    }
 }

@@ -30,6 +30,10 @@ struct State {
     writes: Vec<(String, String)>,
     /// Everything answers with this status, after this time.
     failing: Option<u16>,
+    /// Whatever has this in its path answers with 500.
+    failing_part: Option<&'static str>,
+    /// The next write is made, and answered with 500.
+    loses_answer: bool,
     delay: Duration,
 }
 
@@ -46,7 +50,10 @@ impl Store {
             async move {
                 let delay = shared.lock().delay;
                 sleep(delay).await;
-                answer(&mut shared.lock(), &method, &uri, &body)
+                let mut state = shared.lock();
+                let answer = answer(&mut state, &method, &uri, &body);
+                let is_lost = method != Method::GET && std::mem::take(&mut state.loses_answer);
+                if is_lost { failure(500) } else { answer }
             }
         });
         tokio::spawn(async move { axum::serve(listener, app).await });
@@ -92,6 +99,21 @@ impl Store {
         self.lock().failing = status;
     }
 
+    /// Fails for paths with this part, or as usual again.
+    pub(crate) fn fail_at(&self, part: Option<&'static str>) {
+        self.lock().failing_part = part;
+    }
+
+    /// Makes the next write and loses its answer.
+    pub(crate) fn lose_answer(&self) {
+        self.lock().loses_answer = true;
+    }
+
+    /// Whether the answer that was to be lost is.
+    pub(crate) fn has_lost_answer(&self) -> bool {
+        !self.lock().loses_answer
+    }
+
     /// Takes this long for everything.
     pub(crate) fn delay(&self, delay: Duration) {
         self.lock().delay = delay;
@@ -117,6 +139,9 @@ fn answer(state: &mut State, method: &Method, uri: &Uri, body: &[u8]) -> Respons
         return failure(code);
     }
     let path = uri.path().to_owned();
+    if state.failing_part.is_some_and(|part| path.contains(part)) {
+        return failure(500);
+    }
     let object = || serde_json::from_slice::<Value>(body).unwrap();
     if *method != Method::GET {
         state.writes.push((method.to_string(), path.clone()));

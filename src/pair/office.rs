@@ -152,12 +152,15 @@ impl Office {
     /// What was saved; nothing where it cannot be read for too long.
     async fn saved(&self) -> Vec<Restored> {
         let started = Instant::now();
+        let mut is_told = false;
         loop {
             self.pulse.beat();
             match self.shards.lock().await.restore().await {
                 Ok(saved) => return saved,
+                Err(_) if is_told => {}
                 Err(error) => {
-                    warn!(%error, "learning goes on without it unless it can be read soon")
+                    warn!(%error, "reading what was learned is tried for {} s", RECALL.as_secs());
+                    is_told = true;
                 }
             }
             if started.elapsed() >= RECALL || !self.shared.parts.lead.decides() {

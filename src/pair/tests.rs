@@ -202,6 +202,23 @@ async fn the_follower_answers_what_the_leader_decides_and_not_what_it_sees_itsel
 }
 
 #[tokio::test]
+async fn a_leader_is_not_followed_before_it_has_recalled_what_was_saved() {
+    let store = Store::start().await;
+    store.fail_at(Some("/configmaps"));
+    let mut first = Replica::start(&store, "first", workload(3, 3, &[]));
+    first.until_leading().await;
+    let mut second = Replica::start(&store, "second", workload(1, 2, &[]));
+    let early =
+        timeout(Duration::from_secs(2), second.can_answer.wait_for(|can| *can)).await.is_ok();
+    assert!(!early, "what it could follow is not yet what the leader will know");
+    assert!(!*first.can_answer.borrow());
+    store.fail_at(None);
+    first.until_it_can_answer().await;
+    second.until_it_can_answer().await;
+    until("the leader's answer is there", || second.want() == 3).await;
+}
+
+#[tokio::test]
 async fn headless_or_not_both_are_asked_in_turn_and_never_contradict_each_other() {
     let store = Store::start().await;
     let (leader, follower) = pair(&store, workload(3, 3, &[]), workload(0, 1, &[])).await;

@@ -205,9 +205,7 @@ impl Scraper {
         let deadline = Instant::now() + Duration::from_millis(deadline_ms);
         // Apart from what waits for its turn: that may be thousands.
         let response = timeout_at(deadline, Box::pin(get(client, &target.url))).await;
-        if response.is_err() {
-            self.lanes.note(&authority, true);
-        }
+        self.lanes.note(&authority, response.is_err());
         let response = response.map_err(|_elapsed| Error::Timeout { deadline_ms })??;
         client::check_status(response.status())?;
         client::check_plain(&response, EXPECTED)?;

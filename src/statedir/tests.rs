@@ -70,6 +70,26 @@ fn a_save_replaces_the_one_before() {
 }
 
 #[test]
+fn saves_at_the_same_time_are_one_after_the_other() {
+    let (_dir, states, _file) = saved();
+    let (key, state) = (key("a", 0), learned());
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            let states = states.clone();
+            let (key, state) = (&key, &state);
+            scope.spawn(move || {
+                for _ in 0..25 {
+                    states.save(Moment(8), [(key, state)]).unwrap();
+                }
+            });
+        }
+    });
+    let restored = states.restore();
+    assert!(restored.damage.is_none(), "{:?}", restored.damage);
+    assert_eq!(restored.saved_at, Some(Moment(8)));
+}
+
+#[test]
 fn a_save_that_fails_leaves_nothing_behind_and_says_what_to_do() {
     let dir = tempfile::tempdir().unwrap();
     let states = StateDir::open(dir.path()).unwrap();

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use axum::http::{Method, Uri};
+use axum::http::{Method, StatusCode, Uri};
 use axum::{Json, Router};
 use serde_json::Value;
 use tokio::task::JoinHandle;
@@ -17,7 +17,7 @@ use crate::web::fixtures;
 /// What was written: the pod and its cost.
 type Seen = Arc<Mutex<Vec<(String, String)>>>;
 
-async fn api_server() -> (kube::Client, Seen) {
+async fn api_server(status: StatusCode) -> (kube::Client, Seen) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let seen = Seen::default();
@@ -30,8 +30,15 @@ async fn api_server() -> (kube::Client, Seen) {
             let body: Value = serde_json::from_str(&body).unwrap();
             let cost = body["metadata"]["annotations"][COST].as_str().unwrap().to_owned();
             shared.lock().unwrap_or_else(PoisonError::into_inner).push((pod, cost));
-            Json(json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata",
-                "metadata": {"name": "x"}}))
+            let answer = if status.is_success() {
+                json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata",
+                    "metadata": {"name": "x"}})
+            } else {
+                // As the real one does, with the pod's name in its words.
+                json!({"apiVersion": "v1", "kind": "Status", "status": "Failure",
+                    "code": status.as_u16(), "reason": "", "message": uri.path()})
+            };
+            (status, Json(answer))
         }
     };
     tokio::spawn(async move { axum::serve(listener, Router::new().fallback(answer)).await });
@@ -50,7 +57,12 @@ struct Running {
 
 impl Running {
     async fn start(ranks_pods: bool) -> Running {
-        let (client, seen) = api_server().await;
+        Running::at(StatusCode::OK, ranks_pods).await
+    }
+
+    /// At an API server that answers every write with this status.
+    async fn at(status: StatusCode, ranks_pods: bool) -> Running {
+        let (client, seen) = api_server(status).await;
         let mut workload = fixtures::workload("ns", "llm");
         workload.kubernetes.ranks_pods = ranks_pods;
         let registry = fixtures::registry([workload]);
@@ -68,8 +80,7 @@ impl Running {
     }
 
     async fn publish_decision(&mut self, decision: Decision, mode: Mode, engines: Vec<Engine>) {
-        let observation = Observation { engines, ..Observation::default() };
-        self.tracker.observed.store(Some(Arc::new(observation)));
+        self.tracker.observed.store(Some(Arc::new(observed(engines))));
         self.version += 1;
         self.tracker.publish(Published {
             version: self.version,
@@ -100,6 +111,10 @@ fn running(id: &str, running: f64) -> Engine {
 
 fn three() -> Vec<Engine> {
     vec![running("a", 12.0), running("b", 0.0), running("c", 7.0)]
+}
+
+fn observed(engines: Vec<Engine>) -> Observation {
+    Observation { engines, ..Observation::default() }
 }
 
 fn costs(written: &[(String, String)]) -> Vec<(&str, &str)> {
@@ -147,9 +162,36 @@ async fn nothing_is_written_in_shadow_or_to_pods_that_nobody_ranks() {
     assert!(of_a_set.end().await.is_empty());
 }
 
+#[tokio::test]
+async fn a_namespace_whose_pods_may_not_be_written_is_asked_once() {
+    let mut api = Running::at(StatusCode::FORBIDDEN, true).await;
+    api.publish(2, Mode::Act, three()).await;
+    api.publish(2, Mode::Act, three()).await;
+    assert_eq!(costs(&api.end().await), [("a", "12")]);
+}
+
+#[test]
+fn a_step_that_does_not_come_is_written_for_less_and_less() {
+    let mut written = Written::default();
+    let mut writes = Vec::new();
+    for second in 0..1_800_i64 {
+        // A load that changes each second.
+        let load = observed(vec![running("a", if second % 2 == 0 { 1.0 } else { 2.0 })]);
+        if !wanted(&load, &mut written, Moment(second * 1_000)).is_empty() {
+            writes.push(second);
+        }
+    }
+    let gaps: Vec<i64> = writes.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    // Odd: in every other second the load is the written one again.
+    assert_eq!(gaps, [15, 31, 61, 121, 241, 301, 301, 301, 301]);
+    let later = wanted(&observed(vec![running("a", 3.0)]), &mut written, Moment(3_000_000));
+    assert_eq!(later, [("a".into(), 3)]);
+    let soon = wanted(&observed(vec![running("a", 4.0)]), &mut written, Moment(3_015_000));
+    assert_eq!(soon, [("a".into(), 4)], "after a long pause it begins anew");
+}
+
 #[test]
 fn a_cost_is_written_anew_when_it_has_changed_and_no_sooner_than_a_sync() {
-    let observed = |engines| Observation { engines, ..Observation::default() };
     let mut written = Written::default();
     let first = wanted(&observed(vec![running("a", 1.0)]), &mut written, Moment(0));
     assert_eq!(first, [("a".into(), 1)]);

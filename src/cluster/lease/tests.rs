@@ -139,6 +139,23 @@ async fn who_cannot_renew_stops_deciding_before_another_may_begin() {
 }
 
 #[tokio::test]
+async fn a_renewal_whose_answer_is_lost_is_made_again_and_leading_goes_on() {
+    let store = Store::start().await;
+    let mut leader = Running::start(&store, "a");
+    leader.until_leading().await;
+    store.lose_answer();
+    let end = Instant::now() + Duration::from_secs(20);
+    while !store.has_lost_answer() {
+        assert!(Instant::now() < end, "no renewal");
+        sleep(Duration::from_millis(5)).await;
+    }
+    // Longer than a leader that cannot renew decides.
+    let lost = leader.standing.wait_for(|standing| !matches!(standing, Standing::Leading { .. }));
+    assert!(timeout(Duration::from_millis(900), lost).await.is_err());
+    assert!(leader.is_leading());
+}
+
+#[tokio::test]
 async fn a_stolen_lease_ends_leading_at_the_next_renewal() {
     let store = Store::start().await;
     let mut leader = Running::start(&store, "a");

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Semaphore;
 
-/// Endpoints that are known to be late; more share the turns of all.
+/// Endpoints that are known to be late. At more than that all are forgotten, those that are gone
+/// among them; who still hangs is known again after one scrape.
 const MAX_LATE: usize = 16_384;
 
 /// The turns of all, and those of endpoints that did not answer in time when last asked.
@@ -34,9 +35,12 @@ impl Lanes {
         let mut late = self.lock();
         if !is_late {
             late.remove(authority);
-        } else if late.len() < MAX_LATE {
-            late.insert(authority.into());
+            return;
         }
+        if late.len() >= MAX_LATE {
+            late.clear();
+        }
+        late.insert(authority.into());
     }
 
     fn lock(&self) -> MutexGuard<'_, HashSet<Box<str>>> {
