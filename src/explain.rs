@@ -138,9 +138,22 @@ pub async fn run(args: &Args, out: &mut dyn Write) -> Result<(), Error> {
         .map_err(|source| Error::Unreachable { server: shown(args), source })?;
     let url = url(args)?;
     let clock = Clock::start();
-    let mut last_said = None;
+    let (mut last_said, mut is_away) = (None, false);
     loop {
-        let body = fetch(&client, &url, args).await?;
+        let body = match fetch(&client, &url, args).await {
+            Ok(body) => body,
+            // What has answered once is being started anew.
+            Err(error @ Error::Unreachable { .. }) if last_said.is_some() => {
+                if !std::mem::replace(&mut is_away, true) {
+                    // A closed stderr is no reason to stop watching.
+                    let _closed = writeln!(io::stderr(), "waiting for the scaler: {error}");
+                }
+                sleep(WATCH_INTERVAL).await;
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        is_away = false;
         let snapshot: Snapshot = serde_json::from_slice(&body)
             .map_err(|source| Error::NotOurs { server: shown(args), source })?;
         let (page, said) = page(&snapshot, body, args.format).map_err(Error::Write)?;

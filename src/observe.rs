@@ -2,6 +2,8 @@
 //!
 //! Pure: no IO, no clock; the readings and the moment are arguments.
 
+use std::sync::Arc;
+
 use crate::decision::{
     Engine, EngineSample, Gpu, Moment, Observation, Phase, Reading, Replicas, Wake, Why,
 };
@@ -28,7 +30,7 @@ const LOADING_MS: u64 = 600_000;
 /// Builds the observation of one tick. `reading` gives the state of a member's metrics by its id.
 pub fn observe(
     workload: &Workload,
-    reading: impl Fn(&Member) -> Reading<EngineSample>,
+    reading: impl Fn(&Member) -> Reading<Arc<EngineSample>>,
     around: Around,
     now: Moment,
 ) -> Observation {
@@ -148,8 +150,8 @@ mod tests {
         }
     }
 
-    fn fresh(_: &Member) -> Reading<EngineSample> {
-        Reading::Fresh { value: EngineSample::default(), age_ms: 0 }
+    fn fresh(_: &Member) -> Reading<Arc<EngineSample>> {
+        Reading::Fresh { value: Arc::default(), age_ms: 0 }
     }
 
     #[test]

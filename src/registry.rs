@@ -115,25 +115,39 @@ pub enum Error {
     /// The inventory has no such workload.
     #[error("no such workload")]
     NotFound,
-    /// The metadata has more than [`trigger::MAX_BYTES`] bytes or [`trigger::MAX_KEYS`] keys.
-    #[error("metadata: expected at most {} keys and {} KiB", trigger::MAX_KEYS, trigger::MAX_BYTES / 1024)]
-    TooLarge,
-    /// The metadata is wrong.
-    #[error("{faults}")]
-    BadMetadata {
-        /// All that is wrong.
-        faults: Faults,
+    /// The workload is known, and this trigger of it is not taken.
+    #[error("{why}")]
+    Refused {
+        /// Why.
+        why: Refusal,
         /// The workload's fewest replicas.
         min: u32,
         /// The workload's present replicas, where known.
         spec: Option<u32>,
     },
+}
+
+/// Why a trigger of a known workload is not taken.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum Refusal {
+    /// The metadata has more than [`trigger::MAX_BYTES`] bytes or [`trigger::MAX_KEYS`] keys.
+    #[error("metadata: expected at most {} keys and {} KiB", trigger::MAX_KEYS, trigger::MAX_BYTES / 1024)]
+    TooLarge,
+    /// The metadata is wrong, in all these ways.
+    #[error("{0}")]
+    BadMetadata(Faults),
     /// There are as many trackers as [`Limits`] allows.
     #[error("too many different triggers at once: expected at most {limit}")]
     Full {
         /// The limit that is reached.
         limit: usize,
     },
+}
+
+impl Refusal {
+    fn of(self, workload: &Workload) -> Error {
+        Error::Refused { why: self, min: workload.min, spec: workload.replicas.spec }
+    }
 }
 
 /// All tracked triggers. Cheap to clone; all clones are one registry.
@@ -250,7 +264,8 @@ impl Registry {
             return Err(if index.inventory.synced { Error::NotFound } else { Error::NotSynced });
         };
         let entries = || metadata.iter().map(|(key, value)| (key.as_str(), value.as_str()));
-        let trigger = key::fingerprint(entries()).ok_or(Error::TooLarge)?;
+        let trigger =
+            key::fingerprint(entries()).ok_or_else(|| Refusal::TooLarge.of(&slot.workload))?;
         // Nearly every call is for it, and it is found without the list.
         let is_meant =
             |sole: &&Arc<Tracker>| trigger == key::NO_KEYS || trigger == sole.key.trigger;
@@ -325,7 +340,7 @@ impl Registry {
             for (trigger, policy) in listed {
                 let Some(policy) = policy else { continue };
                 let new = variants::New { workload, trigger, policy, brought_by: None };
-                // The inventory's own bound comes first; a full workload is told by its calls.
+                // What calls have brought makes room; the inventory has its own bound.
                 if let Ok(tracker) = self.add(&slot.variants, new) {
                     trackers.push(tracker);
                 }
@@ -353,7 +368,7 @@ impl Registry {
                 let keys: Vec<_> = faults.iter().map(|fault| fault.key.as_str()).collect();
                 tracing::warn!(workload = %workload.key, ?keys, "trigger metadata refused");
             }
-            Error::BadMetadata { faults, min: workload.min, spec: workload.replicas.spec }
+            Refusal::BadMetadata(faults).of(workload)
         })?;
         let brought_by = Some(brought_by.collect());
         let new = variants::New { workload, trigger, policy, brought_by };
@@ -365,11 +380,12 @@ impl Registry {
     fn add(&self, variants: &Variants, new: variants::New<'_>) -> Result<Arc<Tracker>, Error> {
         let limits = &self.shared.limits;
         if self.shared.n_trackers.load(Ordering::Relaxed) >= limits.trackers {
-            return Err(Error::Full { limit: limits.trackers });
+            return Err(Refusal::Full { limit: limits.trackers }.of(new.workload));
         }
+        let (workload, limit) = (new.workload, limits.trackers_per_workload);
         let tracker = variants
-            .add(new, self.shared.clock, limits.trackers_per_workload)
-            .ok_or(Error::Full { limit: limits.trackers_per_workload })?;
+            .add(new, self.shared.clock, limit)
+            .ok_or_else(|| Refusal::Full { limit }.of(workload))?;
         self.shared.n_trackers.fetch_add(1, Ordering::Relaxed);
         Ok(tracker)
     }

@@ -79,6 +79,10 @@ const MIN_TICK_MS: u64 = 200;
 /// is only resumed takes 15 s at most.
 const STALE_COUNTS_MS: u64 = 30_000;
 
+/// How long a tick that has ended by itself is left ended: what made it panic would mostly do so
+/// again at once.
+const RESTART_PAUSE: Duration = Duration::from_secs(1);
+
 /// How often triggers that nobody asks for are looked for.
 const DROP_IDLE_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -88,6 +92,7 @@ pub async fn run(parts: Arc<Parts>, pulse: Pulse, cancel: CancellationToken) {
     let mut tasks = JoinSet::new();
     let mut running: HashMap<TrackerKey, Running> = HashMap::new();
     let mut stale = true;
+    let mut restart_at = None;
     let mut idle = interval(DROP_IDLE_INTERVAL);
     let grid = Grid(Instant::now());
     let crowd = Arc::new(Crowd::default());
@@ -105,10 +110,14 @@ pub async fn run(parts: Arc<Parts>, pulse: Pulse, cancel: CancellationToken) {
             }
             Some(ended) = tasks.join_next(), if !tasks.is_empty() => {
                 if let Err(error) = ended && error.is_panic() {
-                    // It gets a new task at once; the other workloads never notice.
+                    // It gets a new task; the other workloads never notice.
                     let workload = whose(&running, error.id()).map(tracing::field::display);
                     error!(workload, "a tick panicked and is started again");
                 }
+                restart_at.get_or_insert_with(|| Instant::now() + RESTART_PAUSE);
+            }
+            () = sleep_until(restart_at.unwrap_or_else(Instant::now)), if restart_at.is_some() => {
+                restart_at = None;
                 stale = true;
             }
             () = parts.wakes.arrived() => nudge_woken(&parts, &mut running),
@@ -335,6 +344,9 @@ impl Follow {
         decision.votes.shrink_to_fit();
         let decision = Arc::new(decision);
         self.crowd.tell(&tracker, previous.decision.as_deref(), &decision);
+        if observation.replicas.ready > 0 {
+            parts.wakes.served(key);
+        }
         if let (Some(log), Some(before)) = (&parts.log, decided.before)
             && is_news(previous.decision.as_deref(), &decision)
         {

@@ -6,6 +6,7 @@ mod access;
 mod error;
 #[cfg(test)]
 pub(crate) mod fixtures;
+mod large;
 mod serve;
 mod view;
 mod wake;
@@ -21,7 +22,6 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
 use serde::Deserialize;
-use tokio::sync::Semaphore;
 
 pub use access::{Access, TokenFile};
 pub use error::Error;
@@ -30,6 +30,7 @@ pub use view::{Asked, Cluster, Hpa, Member, Page, Snapshot, VoteText, Workload};
 pub use wake::{Wake, WakeRequests, WakeState};
 
 use access::Intent;
+use large::Large;
 use serve::Peer;
 
 use crate::clock::Clock;
@@ -66,13 +67,12 @@ pub struct Api {
 
 struct Shared {
     api: Api,
-    // A page of 10,000 workloads takes some 20 MB while it is built: one at a time.
-    page: Arc<Semaphore>,
+    large: Large,
 }
 
 /// All routes. Every connection must carry its peer, as [`serve`] sees to.
 pub fn router(api: Api) -> Router {
-    let shared = Arc::new(Shared { api, page: Arc::new(Semaphore::new(1)) });
+    let shared = Arc::new(Shared { api, large: Large::default() });
     Router::new()
         .route("/metrics", get(metrics_page))
         .route("/livez", get(livez))
@@ -109,18 +109,10 @@ async fn metrics_page(
 ) -> Result<Response, Error> {
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
     let format = metrics::Format::accepted(accept);
-    let turn = Arc::clone(&shared.page).acquire_owned().await.map_err(|_closed| Error::Internal)?;
-    // The turn goes with the work: an asker who leaves does not end it.
-    let built = tokio::task::spawn_blocking(move || {
-        let _turn = turn;
-        shared.api.metrics.render(format)
-    })
-    .await;
-    let page = match built {
-        Ok(Ok(page)) => page,
-        Ok(Err(_)) | Err(_) => return Err(Error::Internal),
-    };
-    Ok(([(header::CONTENT_TYPE, format.content_type())], page).into_response())
+    let content_type = HeaderValue::from_static(format.content_type());
+    let large = shared.large.clone();
+    let build = move || shared.api.metrics.render(format).ok().map(String::into_bytes);
+    large.answer(content_type, build).await
 }
 
 #[derive(Debug, Deserialize)]
@@ -135,7 +127,7 @@ async fn workloads(
     Extension(Peer(peer)): Extension<Peer>,
     headers: HeaderMap,
     query: Result<Query<ListQuery>, QueryRejection>,
-) -> Result<Json<Page>, Error> {
+) -> Result<Response, Error> {
     let api = &shared.api;
     api.access.check(Intent::Read, peer, &headers).await?;
     let Query(query) = query.map_err(unreadable_query)?;
@@ -147,12 +139,18 @@ async fn workloads(
             .filter(|limit| (1..=PAGE_MAX).contains(limit))
             .ok_or_else(|| bad_query("limit", text, "a number from 1 to 5000"))?,
     };
-    let after = match &query.after {
-        None => None,
-        Some(text) => Some(Position::parse(text).ok_or_else(|| {
-            bad_query("after", text, "the `next` of the page before, namespace/name/trigger")
-        })?),
-    };
+    if let Some(after) = query.after.as_deref().filter(|after| Position::parse(after).is_none()) {
+        let expected = "the `next` of the page before, namespace/name/trigger";
+        return Err(bad_query("after", after, expected));
+    }
+    let large = shared.large.clone();
+    let build = move || serde_json::to_vec(&page(&shared.api, &query, limit)).ok();
+    large.answer(HeaderValue::from_static("application/json"), build).await
+}
+
+/// The page of the list that was asked for.
+fn page(api: &Api, query: &ListQuery, limit: usize) -> Page {
+    let after = query.after.as_deref().and_then(Position::parse);
     let trackers = api.registry.trackers();
     let mut matching: Vec<&Tracker> = trackers
         .iter()
@@ -172,7 +170,7 @@ async fn workloads(
         .iter()
         .map(|tracker| Workload::new(tracker, &tracker.published.load(), &inventory, now))
         .collect();
-    Ok(Json(Page { workloads, next }))
+    Page { workloads, next }
 }
 
 #[derive(Debug, Deserialize)]
@@ -271,9 +269,9 @@ fn find(registry: &Registry, key: &WorkloadKey) -> Result<Vec<Arc<Tracker>>, Err
         Answer::Value { want, .. } => std::cmp::Reverse(Some(want)),
         Answer::Unavailable { .. } => std::cmp::Reverse(None),
     };
-    // KEDA and the HPA follow the largest of several triggers, so that one is shown first; of equal
-    // ones the one in force, not one that an edit has just replaced.
-    found.sort_by_key(|tracker| (answered(tracker), !tracker.is_listed(), tracker.key.trigger));
+    // KEDA and the HPA follow the largest of several triggers, so that one is shown first; but none
+    // that only a call has brought, be it KEDA's or anybody's, before one that the inventory lists.
+    found.sort_by_key(|tracker| (!tracker.is_listed(), answered(tracker), tracker.key.trigger));
     Ok(found)
 }
 

@@ -2,6 +2,7 @@
 //!
 //! A file that cannot be used changes nothing: the old configuration stays in force.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,7 +49,9 @@ pub(super) async fn follow(
 ) {
     // The registry has its own copy of each.
     current.inventory = Arc::default();
-    let mut looks = Looks { in_force: text.clone(), last: text };
+    let digest = text.as_deref().map(Digest::of);
+    drop(text);
+    let mut looks = Looks { in_force: digest, last: digest };
     loop {
         let asked = tokio::select! {
             () = stop.cancelled() => return,
@@ -59,7 +62,7 @@ pub(super) async fn follow(
         // A pipe or a hanging disk must hold up nobody.
         let look = move || (!only_files || file.is_file()).then(|| read(&file));
         let Ok(Some(read)) = tokio::task::spawn_blocking(look).await else { continue };
-        if !looks.is_news(read.as_ref().ok(), asked) {
+        if !looks.is_news(read.as_deref().ok().map(Digest::of), asked) {
             continue;
         }
         let applied = read
@@ -76,19 +79,31 @@ pub(super) async fn follow(
 /// What the file said; nothing where it could not be read.
 struct Looks {
     /// What was applied or refused last.
-    in_force: Option<String>,
-    last: Option<String>,
+    in_force: Option<Digest>,
+    last: Option<Digest>,
+}
+
+/// Stands for a text of megabytes that is kept only to see whether it has changed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Digest(u64);
+
+impl Digest {
+    fn of(text: &str) -> Digest {
+        let mut hasher = DefaultHasher::new();
+        text.hash(&mut hasher);
+        Digest(hasher.finish())
+    }
 }
 
 impl Looks {
     /// Whether this is to be applied. Unasked, only what two looks have found: half of a file that is
     /// being written must not be taken for all of it.
-    fn is_news(&mut self, found: Option<&String>, asked: bool) -> bool {
-        let is_settled = self.last.as_ref() == found;
-        self.last = found.cloned();
-        let is_news = asked || is_settled && self.in_force.as_ref() != found;
+    fn is_news(&mut self, found: Option<Digest>, asked: bool) -> bool {
+        let is_settled = self.last == found;
+        self.last = found;
+        let is_news = asked || is_settled && self.in_force != found;
         if is_news {
-            self.in_force = found.cloned();
+            self.in_force = found;
         }
         is_news
     }
@@ -115,9 +130,9 @@ mod tests {
 
     #[test]
     fn half_a_file_is_not_applied_and_each_settled_change_is_once() {
-        let text = |text: &str| Some(text.to_owned());
-        let mut looks = Looks { in_force: text("old"), last: text("old") };
-        let mut is_news = |found: &str, asked| looks.is_news(text(found).as_ref(), asked);
+        let digest = |text: &str| Some(Digest::of(text));
+        let mut looks = Looks { in_force: digest("old"), last: digest("old") };
+        let mut is_news = |found: &str, asked| looks.is_news(digest(found), asked);
         assert!(!is_news("old", false));
         // Emptied and written again between three looks.
         assert!(!is_news("", false));

@@ -5,6 +5,7 @@
 mod rates;
 
 use std::cmp::Reverse;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -41,7 +42,7 @@ struct Member {
     starting_since: Option<Moment>,
     /// The newest sample.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    last: Option<EngineSample>,
+    last: Option<Arc<EngineSample>>,
     /// Rates of the newest sample interval; `None` before there is one, and after a restart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     rates: Option<Rates>,
@@ -219,11 +220,11 @@ impl Member {
     }
 
     fn waiting(&self) -> f64 {
-        self.last.and_then(|sample| sample.waiting).unwrap_or(0.0)
+        self.last.as_ref().and_then(|sample| sample.waiting).unwrap_or(0.0)
     }
 
     fn running(&self) -> f64 {
-        self.last.and_then(|sample| sample.running).unwrap_or(0.0)
+        self.last.as_ref().and_then(|sample| sample.running).unwrap_or(0.0)
     }
 
     fn read(&mut self, engine: &Engine, n_ready: u32, cost: &mut CostModel, seen: &mut Seen) {
@@ -242,15 +243,16 @@ impl Member {
         };
         seen.expected += 1;
         seen.answered += 1;
-        let sample = sample.cleaned();
+        let cleaned = sample.cleaned();
+        let sample = if cleaned == **sample { Arc::clone(sample) } else { Arc::new(cleaned) };
         self.take(&sample, n_ready, cost);
         self.add_to(&sample, age_ms, seen);
     }
 
     /// Moves on to a newer sample; the same sample again changes nothing.
-    fn take(&mut self, sample: &EngineSample, n_ready: u32, cost: &mut CostModel) {
-        let Some(before) = self.last else {
-            self.last = Some(*sample);
+    fn take(&mut self, sample: &Arc<EngineSample>, n_ready: u32, cost: &mut CostModel) {
+        let Some(before) = self.last.clone() else {
+            self.last = Some(Arc::clone(sample));
             return;
         };
         let elapsed_ms = sample.at.millis_since(before.at);
@@ -259,7 +261,7 @@ impl Member {
         }
         let known_rates = self.rates;
         self.rates = Rates::between(&before, sample, elapsed_ms);
-        self.last = Some(*sample);
+        self.last = Some(Arc::clone(sample));
         let Some(rates) = self.rates else {
             self.flat_ms = 0;
             return;

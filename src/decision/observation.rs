@@ -2,6 +2,8 @@
 //!
 //! Built by `observe` from sources and inventory, or read back from a decision log.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use super::number::usable;
@@ -60,8 +62,8 @@ pub struct Engine {
     pub phase: Phase,
     /// Milliseconds since the replica turned ready, where known.
     pub ready_ms: Option<u64>,
-    /// What its metrics said.
-    pub reading: Reading<EngineSample>,
+    /// What its metrics said. Shared with whoever else remembers the sample.
+    pub reading: Reading<Arc<EngineSample>>,
 }
 
 /// Where in its life a replica is.

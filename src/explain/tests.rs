@@ -88,6 +88,12 @@ async fn what_the_api_says_is_read_back_whole() {
     assert_eq!(serde_json::to_string(&snapshot).unwrap() + "\n", text);
 }
 
+async fn until(screen: &Screen, wanted: &str) {
+    while !screen.text().contains(wanted) {
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
 /// A terminal that others can look at.
 #[derive(Clone, Default)]
 struct Screen(Arc<Mutex<Vec<u8>>>);
@@ -118,17 +124,12 @@ async fn watching_prints_what_is_new_once_under_the_time() {
     watching.watch = true;
     let screen = Screen::default();
     let mut out = screen.clone();
-    let until = async |wanted: &str| {
-        while !screen.text().contains(wanted) {
-            sleep(Duration::from_millis(20)).await;
-        }
-    };
     let looking = async {
-        until("prod/llm: 5 replicas").await;
+        until(&screen, "prod/llm: 5 replicas").await;
         // Looked at again, and older by now: nothing else to say.
         sleep(2 * WATCH_INTERVAL).await;
         publish(&tracker, Clock::start(), 2, wanting(6));
-        until("prod/llm: 6 replicas").await;
+        until(&screen, "prod/llm: 6 replicas").await;
     };
     tokio::select! {
         ended = run(&watching, &mut out) => panic!("{ended:?}"),
@@ -139,6 +140,33 @@ async fn watching_prints_what_is_new_once_under_the_time() {
     let times: Vec<&str> = text.lines().filter(|line| line.ends_with('Z')).collect();
     assert_eq!(times.len(), 2, "{text}");
     assert!(times.iter().all(|time| time.parse::<jiff::Timestamp>().is_ok()), "{times:?}");
+}
+
+#[tokio::test]
+async fn watching_goes_on_while_the_scaler_is_started_anew() {
+    let registry = registry([known("prod", "llm")]);
+    let tracker = tracker(&registry, "prod", "llm");
+    publish(&tracker, Clock::start(), 1, wanting(5));
+    let (address, running) = serving(router(api(&registry, Access::default()))).await;
+    let mut watching = args("prod/llm", &address.to_string(), Format::Text);
+    watching.watch = true;
+    let screen = Screen::default();
+    let mut out = screen.clone();
+    let looking = async {
+        until(&screen, "prod/llm: 5 replicas").await;
+        drop(running);
+        // Long enough that a look finds nobody.
+        sleep(3 * WATCH_INTERVAL).await;
+        publish(&tracker, Clock::start(), 2, wanting(6));
+        let listener = TcpListener::bind(address).await.unwrap();
+        let router = router(api(&registry, Access::default()));
+        tokio::spawn(serve(listener, router, CancellationToken::new()));
+        until(&screen, "prod/llm: 6 replicas").await;
+    };
+    tokio::select! {
+        ended = run(&watching, &mut out) => panic!("{ended:?}"),
+        looked = tokio::time::timeout(Duration::from_secs(30), looking) => looked.unwrap(),
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use tonic::Status;
 
 use crate::decision::Unavailable;
 use crate::proto;
-use crate::registry;
+use crate::registry::{self, Refusal};
 
 /// The one metric: the wanted replicas. Its name is part of the HPA object, so it never changes.
 pub const METRIC_NAME: &str = "wanted-replicas";
@@ -90,10 +90,10 @@ pub(super) fn lookup_error(error: &registry::Error) -> Status {
             "workload not known: check ghostscaler's namespaces, or the workloads of its \
              configuration",
         ),
-        registry::Error::BadMetadata { .. } => Status::invalid_argument(error.to_string()),
-        registry::Error::TooLarge | registry::Error::Full { .. } => {
-            Status::resource_exhausted(error.to_string())
-        }
+        registry::Error::Refused { why, .. } => match why {
+            Refusal::BadMetadata(_) => Status::invalid_argument(why.to_string()),
+            Refusal::TooLarge | Refusal::Full { .. } => Status::resource_exhausted(why.to_string()),
+        },
     }
 }
 
@@ -129,13 +129,14 @@ mod tests {
 
     #[test]
     fn c1_every_fixed_text_is_one_short_ascii_line() {
+        let refused = |why| registry::Error::Refused { why, min: 0, spec: None };
         let statuses = [
             unavailable(Unavailable::NothingKnown),
             unavailable(Unavailable::SourceLost),
             lookup_error(&registry::Error::NotSynced),
             lookup_error(&registry::Error::NotFound),
-            lookup_error(&registry::Error::TooLarge),
-            lookup_error(&registry::Error::Full { limit: 50_000 }),
+            lookup_error(&refused(Refusal::TooLarge)),
+            lookup_error(&refused(Refusal::Full { limit: 50_000 })),
             check_ref(None).unwrap_err(),
             check_metric_name("").unwrap_err(),
             check_metric_name("x").unwrap_err(),

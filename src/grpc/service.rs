@@ -145,7 +145,7 @@ impl Service {
             // Where zero is allowed, a failing HPA query beside a waiting poll makes KEDA take the
             // poll for "inactive, no error", and a cooldown later the target is at zero. So the
             // HPA keeps what is there; the polls' error is the one that users see.
-            Err(registry::Error::BadMetadata { min: 0, spec: Some(spec), .. })
+            Err(registry::Error::Refused { min: 0, spec: Some(spec), .. })
                 if caller == Caller::Hpa && spec > 0 =>
             {
                 Ok((spec, true))

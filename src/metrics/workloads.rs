@@ -102,7 +102,8 @@ impl Collector {
     }
 
     /// One row a workload. Of several triggers the one with the largest answer counts, as it does
-    /// for the HPA; series of both would collide.
+    /// for the HPA, but none that only a call has brought beside one that the inventory lists; series
+    /// of both would collide.
     fn rows(&self) -> Vec<Row> {
         let mut rows: BTreeMap<WorkloadKey, Row> = BTreeMap::new();
         for tracker in self.registry.trackers().iter() {
@@ -124,9 +125,9 @@ impl Collector {
 }
 
 impl Row {
-    fn rank(&self) -> (Option<u32>, bool, u64) {
+    fn rank(&self) -> (bool, Option<u32>, u64) {
         let tracker = &self.tracker;
-        (self.answered().map(|(want, _)| want), tracker.is_listed(), tracker.key.trigger)
+        (tracker.is_listed(), self.answered().map(|(want, _)| want), tracker.key.trigger)
     }
 
     fn answered(&self) -> Option<(u32, bool)> {

@@ -149,7 +149,7 @@ fn a_changed_policy_names_the_tracker_that_it_replaces() {
 fn b4_bad_metadata_is_told_with_what_the_workload_has() {
     let registry = registry(&[workload("a", Some(3), &[])]);
     for _ in 0..2 {
-        let Err(Error::BadMetadata { faults, min: 0, spec: Some(3) }) =
+        let Err(Error::Refused { why: Refusal::BadMetadata(faults), min: 0, spec: Some(3) }) =
             call(&registry, "a", &[("sloTtft", "abc")])
         else {
             panic!("expected bad metadata");
@@ -170,13 +170,33 @@ fn b7_the_number_of_trackers_is_bounded() {
             .filter_map(Result::err)
             .collect::<Vec<_>>()
     };
-    assert_eq!(call_all("a"), vec![Error::Full { limit: 3 }; 7]);
-    assert_eq!(call_all("b"), vec![Error::Full { limit: 5 }; 8]);
+    let refused = |why| Error::Refused { why, min: 0, spec: None };
+    assert_eq!(call_all("a"), vec![refused(Refusal::Full { limit: 3 }); 7]);
+    assert_eq!(call_all("b"), vec![refused(Refusal::Full { limit: 5 }); 8]);
     assert_eq!(registry.trackers().len(), 5);
     // Those that are there still answer.
     assert!(call(&registry, "a", &[("modelName", "m0")]).is_ok());
     let huge = "x".repeat(70_000);
-    assert_eq!(call(&registry, "a", &[("modelName", &huge)]).unwrap_err(), Error::TooLarge);
+    assert_eq!(
+        call(&registry, "a", &[("modelName", &huge)]).unwrap_err(),
+        refused(Refusal::TooLarge)
+    );
+}
+
+#[test]
+fn a_listed_trigger_takes_the_place_of_what_calls_have_brought() {
+    let limits = Limits { trackers_per_workload: 3, ..Limits::default() };
+    let registry = Registry::new(limits, Clock::start());
+    registry.set_inventory(inventory(&[workload("a", Some(2), &[])]));
+    for model in ["m0", "m1", "m2"] {
+        assert!(call(&registry, "a", &[("modelName", model)]).is_ok());
+    }
+    registry.set_inventory(inventory(&[workload("a", Some(2), &[&[("sloTtft", "3s")]])]));
+    let listed = call(&registry, "a", &[("sloTtft", "3s")]).unwrap();
+    assert!(listed.is_listed());
+    assert_eq!(registry.trackers().len(), 3);
+    // Another that only a call brings has no place.
+    assert!(call(&registry, "a", &[("modelName", "m3")]).is_err());
 }
 
 #[test]

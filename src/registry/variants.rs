@@ -64,13 +64,21 @@ impl Variants {
     }
 
     /// Adds a trigger, or returns the tracker that it already has; `None` if there are `limit`
-    /// others.
+    /// others. One that the inventory lists takes the place of the one that has not been used for
+    /// longest among those that only calls have brought.
     pub(super) fn add(&self, new: New<'_>, clock: Clock, limit: usize) -> Option<Arc<Tracker>> {
-        let mut added = None;
+        let (mut added, mut displaced) = (None, None);
         self.list.rcu(|list| {
-            added = find(list, new.trigger);
-            if added.is_some() || list.len() >= limit {
+            (added, displaced) = (find(list, new.trigger), None);
+            if added.is_some() {
                 return Arc::clone(list);
+            }
+            if list.len() >= limit {
+                let is_listed = new.brought_by.is_none();
+                displaced = longest_unused(list).filter(|_| is_listed).map(Arc::clone);
+                if displaced.is_none() {
+                    return Arc::clone(list);
+                }
             }
             let key = TrackerKey { workload: new.workload.key.clone(), trigger: new.trigger };
             let predecessor = predecessor(list, new.workload).map(|tracker| tracker.key.clone());
@@ -79,11 +87,16 @@ impl Variants {
             tracker.set_listed(new.brought_by.is_none(), clock.now());
             tracker.follow(new.workload, clock.now());
             let mut longer = Vec::with_capacity(list.len() + 1);
-            longer.extend(list.iter().map(Arc::clone));
+            let goes =
+                |old: &&Arc<Tracker>| displaced.as_ref().is_some_and(|it| Arc::ptr_eq(it, old));
+            longer.extend(list.iter().filter(|old| !goes(old)).map(Arc::clone));
             longer.push(Arc::clone(&tracker));
             added = Some(tracker);
             Arc::new(longer)
         });
+        if let Some(displaced) = displaced {
+            displaced.retire();
+        }
         added
     }
 
@@ -136,6 +149,11 @@ impl Variants {
         }
         !ended.is_empty()
     }
+}
+
+/// Of those that the inventory does not list, the one that nobody has used for longest.
+fn longest_unused(list: &[Arc<Tracker>]) -> Option<&Arc<Tracker>> {
+    list.iter().filter(|tracker| !tracker.is_listed()).min_by_key(|tracker| tracker.last_used())
 }
 
 fn find(list: &[Arc<Tracker>], trigger: u64) -> Option<Arc<Tracker>> {

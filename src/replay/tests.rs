@@ -48,9 +48,9 @@ fn seen(tick: u32, now: Moment) -> Observation {
     };
     let reading = if (40..52).contains(&tick) {
         let age_ms = u64::from(tick - 39) * 5_000;
-        Reading::Stale { value: sample, age_ms, why: crate::decision::Why::Timeout }
+        Reading::Stale { value: Arc::new(sample), age_ms, why: crate::decision::Why::Timeout }
     } else {
-        Reading::Fresh { value: sample, age_ms: 300 }
+        Reading::Fresh { value: Arc::new(sample), age_ms: 300 }
     };
     let engine =
         Engine { id: "llm-0".into(), phase: Phase::Ready, ready_ms: Some(600_000), reading };

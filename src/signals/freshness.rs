@@ -4,6 +4,8 @@
 //! last sample stale, with the reason. Whether an engine that answers is alive is the decision's to
 //! judge, from its counters.
 
+use std::sync::Arc;
+
 use crate::decision::{EngineSample, Moment, Reading, Why};
 
 /// Longest sample interval that is learned: beyond it Prometheus itself drops a series.
@@ -21,7 +23,7 @@ pub struct Freshness {
 
 #[derive(Debug, Clone)]
 struct Last {
-    sample: EngineSample,
+    sample: Arc<EngineSample>,
     /// When, by our own clock, the sample's timestamp was last seen to move.
     moved_at: Moment,
 }
@@ -35,6 +37,7 @@ impl Default for Freshness {
 impl Freshness {
     /// Takes a sample that was read at `now`. One whose timestamp has not moved is the same sample.
     pub fn record(&mut self, sample: EngineSample, now: Moment) {
+        let sample = Arc::new(sample);
         let Some(last) = &mut self.last else {
             self.last = Some(Last { sample, moved_at: now });
             self.why = Why::NotMoving;
@@ -60,16 +63,16 @@ impl Freshness {
 
     /// The reading at `now`, where a new sample is asked for every `tick_ms`.
     #[must_use]
-    pub fn reading(&self, now: Moment, tick_ms: u64) -> Reading<EngineSample> {
+    pub fn reading(&self, now: Moment, tick_ms: u64) -> Reading<Arc<EngineSample>> {
         let Some(last) = &self.last else {
             return Reading::Missing { why: self.why };
         };
         // A source whose clock is ahead must not look fresh for as long as it is ahead.
         let age_ms = now.millis_since(last.sample.at).max(now.millis_since(last.moved_at));
         if age_ms >= self.limit_ms(tick_ms) {
-            return Reading::Stale { value: last.sample, age_ms, why: self.why };
+            return Reading::Stale { value: Arc::clone(&last.sample), age_ms, why: self.why };
         }
-        Reading::Fresh { value: last.sample, age_ms }
+        Reading::Fresh { value: Arc::clone(&last.sample), age_ms }
     }
 
     /// Age from which a sample is stale: the larger of three ticks and two of the source's own

@@ -91,7 +91,7 @@ impl Engines {
         member: &Member,
         tick_ms: u64,
         now: Moment,
-    ) -> Reading<EngineSample> {
+    ) -> Reading<Arc<EngineSample>> {
         match self.position(&member.id) {
             Ok(known) => self.memories[known].1.reading(now, tick_ms),
             Err(_place) => Reading::Missing { why: Why::NotYetRead },

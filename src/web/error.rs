@@ -6,8 +6,8 @@ use axum::Json;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
-/// Whole seconds after which a write without a leader is worth another try.
-const NO_LEADER_RETRY_S: header::HeaderValue = header::HeaderValue::from_static("2");
+/// Whole seconds after which a write without a leader, or a large answer, is worth another try.
+const RETRY_S: header::HeaderValue = header::HeaderValue::from_static("2");
 
 /// A refused request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -48,6 +48,9 @@ pub enum Error {
     /// A write that no leader has taken.
     #[error("no replica of the scaler leads at this moment")]
     NoLeader,
+    /// As much of large answers is being sent as may be at once.
+    #[error("too many large answers are being read slowly at this moment")]
+    Busy,
     /// The page could not be built.
     #[error("the page could not be built")]
     Internal,
@@ -99,6 +102,12 @@ impl Error {
                 "no_leader",
                 "ask again after the seconds of Retry-After: another replica takes over by itself",
             ),
+            Error::Busy => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "busy",
+                "ask again after the seconds of Retry-After, or for less with ?limit= and \
+                 ?namespace=",
+            ),
             Error::Internal => {
                 (StatusCode::INTERNAL_SERVER_ERROR, "internal", "look into the scaler's log")
             }
@@ -112,10 +121,10 @@ impl IntoResponse for Error {
         let body = serde_json::json!({
             "error": { "code": code, "message": self.to_string(), "remedy": remedy }
         });
-        let is_leaderless = self == Error::NoLeader;
+        let is_passing = matches!(self, Error::NoLeader | Error::Busy);
         let mut response = (status, Json(body)).into_response();
-        if is_leaderless {
-            response.headers_mut().insert(header::RETRY_AFTER, NO_LEADER_RETRY_S);
+        if is_passing {
+            response.headers_mut().insert(header::RETRY_AFTER, RETRY_S);
         }
         if status == StatusCode::UNAUTHORIZED {
             response

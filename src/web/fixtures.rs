@@ -77,12 +77,12 @@ pub(crate) fn observation() -> Observation {
         ..EngineSample::default()
     };
     let stale = Reading::Stale {
-        value: EngineSample { waiting: Some(0.0), ..sample },
+        value: Arc::new(EngineSample { waiting: Some(0.0), ..sample }),
         age_ms: 61_000,
         why: Why::Timeout,
     };
     let readings = [
-        Reading::Fresh { value: sample, age_ms: 1_200 },
+        Reading::Fresh { value: Arc::new(sample), age_ms: 1_200 },
         stale,
         Reading::Missing { why: Why::Refused },
     ];

@@ -39,6 +39,8 @@ struct Request {
     last_at: Moment,
     /// The count at the last one.
     number: u64,
+    /// A replica has served since: what is asked for from now on is another wake.
+    served: bool,
 }
 
 impl WakeRequests {
@@ -54,16 +56,25 @@ impl WakeRequests {
             first_at: now,
             last_at: now,
             number,
+            served: false,
         });
         request.last_at = request.last_at.max(now);
         request.number = number;
-        if awake {
+        if awake || request.served {
             request.first_at = now;
         }
+        request.served = awake;
         let first_at = request.first_at;
         drop(requests);
         self.0.arrived.notify_one();
         first_at
+    }
+
+    /// Notes that a replica of this workload serves.
+    pub fn served(&self, key: &WorkloadKey) {
+        if let Some(request) = self.requests().by_workload.get_mut(key) {
+            request.served = true;
+        }
     }
 
     /// When a wake of this workload was last asked for.
@@ -183,7 +194,12 @@ mod tests {
         }
         assert_eq!(wakes.last(&key), Some(Moment(1_049)));
         // It serves, sleeps again, and is woken again.
-        assert_eq!(wakes.request(&key, Moment(5_000), true), Moment(5_000));
+        wakes.served(&key);
+        assert_eq!(wakes.request(&key, Moment(5_000), false), Moment(5_000));
+        assert_eq!(wakes.request(&key, Moment(5_100), false), Moment(5_000));
+        // Asked for while it serves.
+        assert_eq!(wakes.request(&key, Moment(6_000), true), Moment(6_000));
+        assert_eq!(wakes.request(&key, Moment(9_000), false), Moment(9_000));
         assert_eq!(wakes.last(&WorkloadKey::new("prod", "other")), None);
     }
 

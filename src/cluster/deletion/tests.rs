@@ -1,6 +1,7 @@
 //! Costs as an API server gets them, on a real socket.
 
 use std::sync::{Mutex, PoisonError};
+use std::sync::Arc;
 
 use axum::http::{Method, StatusCode, Uri};
 use axum::{Json, Router};
@@ -99,14 +100,14 @@ impl Running {
     }
 }
 
-fn engine(id: &str, reading: Reading<EngineSample>) -> Engine {
+fn engine(id: &str, reading: Reading<Arc<EngineSample>>) -> Engine {
     Engine { id: id.into(), phase: Phase::Ready, ready_ms: None, reading }
 }
 
 fn running(id: &str, running: f64) -> Engine {
     let value =
         EngineSample { running: Some(running), waiting: Some(0.0), ..EngineSample::default() };
-    engine(id, Reading::Fresh { value, age_ms: 0 })
+    engine(id, Reading::Fresh { value: Arc::new(value), age_ms: 0 })
 }
 
 fn three() -> Vec<Engine> {

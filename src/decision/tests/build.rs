@@ -2,6 +2,8 @@
 //!
 //! Must not hide a number that a test is about.
 
+use std::sync::Arc;
+
 use crate::decision::{
     Answer, Decision, Engine, EngineSample, Moment, Observation, Phase, Reading, Reason, Replicas,
     Rule, Spec, State, Why, decide,
@@ -106,14 +108,14 @@ impl Bench {
                 id: format!("pod-{index:03}").into(),
                 phase: Phase::Ready,
                 ready_ms: Some(3_600_000),
-                reading: Reading::Fresh { value: idle_sample(), age_ms: 0 },
+                reading: Reading::Fresh { value: Arc::new(idle_sample()), age_ms: 0 },
             });
         }
     }
 
     pub(super) fn sample(&mut self, index: usize) -> &mut EngineSample {
         match &mut self.seen.engines[index].reading {
-            Reading::Fresh { value, .. } | Reading::Stale { value, .. } => value,
+            Reading::Fresh { value, .. } | Reading::Stale { value, .. } => Arc::make_mut(value),
             Reading::Missing { .. } => panic!("no sample"),
         }
     }
@@ -126,7 +128,7 @@ impl Bench {
             let Reading::Fresh { value, .. } = &mut self.seen.engines[index].reading else {
                 continue;
             };
-            let does = does(index);
+            let (does, value) = (does(index), Arc::make_mut(value));
             value.at = now;
             value.waiting = value.waiting.map(|_| does.waiting);
             value.running = value.running.map(|_| does.running);
@@ -171,7 +173,8 @@ impl Bench {
     /// Makes every reading stale.
     pub(super) fn lose(&mut self) {
         for engine in &mut self.seen.engines {
-            if let Reading::Fresh { value, .. } = engine.reading {
+            if let Reading::Fresh { value, .. } = &engine.reading {
+                let value = Arc::clone(value);
                 engine.reading = Reading::Stale { value, age_ms: 60_000, why: Why::Timeout };
             }
         }
@@ -180,7 +183,8 @@ impl Bench {
     /// Makes every reading fresh again.
     pub(super) fn find(&mut self) {
         for engine in &mut self.seen.engines {
-            if let Reading::Stale { value, .. } = engine.reading {
+            if let Reading::Stale { value, .. } = &engine.reading {
+                let value = Arc::clone(value);
                 engine.reading = Reading::Fresh { value, age_ms: 0 };
             }
         }

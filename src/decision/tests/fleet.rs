@@ -4,6 +4,7 @@
 //! seconds. Must not share arithmetic with the core.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use crate::decision::{
     CostModel, Decision, Engine, EngineSample, Interval, Moment, Observation, Phase, Reading,
@@ -222,7 +223,7 @@ impl Fleet {
                 phase: if up { Phase::Ready } else { Phase::Starting },
                 ready_ms: up.then(|| millis(now_s - replica.ready_at_s)),
                 reading: if up {
-                    Reading::Fresh { value, age_ms: 0 }
+                    Reading::Fresh { value: Arc::new(value), age_ms: 0 }
                 } else {
                     Reading::Missing { why: crate::decision::Why::Refused }
                 },

@@ -1,5 +1,7 @@
 //! Whatever the outside says: finite, bounded, deterministic, and never an invented fall.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 
 use crate::decision::{
@@ -53,8 +55,10 @@ fn engine() -> impl Strategy<Value = Engine> {
         1 => Just(Phase::Terminating),
     ];
     let reading = prop_oneof![
-        5 => sample().prop_map(|value| Reading::Fresh { value, age_ms: 100 }),
-        1 => sample().prop_map(|value| Reading::Stale { value, age_ms: 99_999, why: Why::Timeout }),
+        5 => sample().prop_map(|value| Reading::Fresh { value: Arc::new(value), age_ms: 100 }),
+        1 => sample().prop_map(|value| {
+            Reading::Stale { value: Arc::new(value), age_ms: 99_999, why: Why::Timeout }
+        }),
         1 => Just(Reading::Missing { why: Why::Refused }),
     ];
     (0_u8..6, phase, any::<Option<u32>>(), reading).prop_map(|(id, phase, ready_ms, reading)| {

@@ -1,5 +1,7 @@
 //! The properties of the decision, each over many random fleets and histories.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
@@ -36,6 +38,7 @@ fn more(observation: &Observation, factor: f64, extra: f64) -> Observation {
     let mut observation = observation.clone();
     for engine in &mut observation.engines {
         if let Reading::Fresh { value, .. } = &mut engine.reading {
+            let value = Arc::make_mut(value);
             value.waiting = value.waiting.map(|waiting| waiting * factor + extra);
             value.running = value.running.map(|running| running * factor);
             value.finished = value.finished.map(|finished| finished + extra);
@@ -50,8 +53,9 @@ fn lost(observation: &Observation, which: impl Fn(usize) -> bool, stale: bool) -
     let mut observation = observation.clone();
     for (index, engine) in observation.engines.iter_mut().enumerate() {
         if engine.phase == Phase::Ready && which(index) {
-            engine.reading = match engine.reading {
+            engine.reading = match &engine.reading {
                 Reading::Fresh { value, .. } if stale => {
+                    let value = Arc::clone(value);
                     Reading::Stale { value, age_ms: 60_000, why: Why::Timeout }
                 }
                 Reading::Fresh { .. } | Reading::Stale { .. } | Reading::Missing { .. } => {

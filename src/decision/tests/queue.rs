@@ -1,5 +1,7 @@
 //! Rules 2 and 3: waiting work and KV pressure.
 
+use std::sync::Arc;
+
 use super::build::{Bench, Does, reason, wanted};
 use crate::decision::{
     EngineSample, Health, Notice, Phase, Reading, Reason, Rule, Wake, WakeReading, Why,
@@ -42,7 +44,7 @@ fn the_target_is_absolute_while_nothing_is_ready() {
 fn a_standing_queue_raises_with_nothing_else_readable() {
     let mut bench = Bench::new(1);
     bench.seen.engines[0].reading = Reading::Fresh {
-        value: EngineSample { waiting: Some(0.0), ..EngineSample::default() },
+        value: Arc::new(EngineSample { waiting: Some(0.0), ..EngineSample::default() }),
         age_ms: 0,
     };
     assert_eq!(bench.tick(|_| Does::default().waiting(5.0)).want, 2);

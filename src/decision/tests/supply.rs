@@ -182,6 +182,7 @@ fn an_engine_without_counters_is_raised_by_a_preset_one_a_cold_start() {
     let no_counters = |bench: &mut Bench| {
         for engine in &mut bench.seen.engines {
             if let Reading::Fresh { value, .. } = &mut engine.reading {
+                let value = std::sync::Arc::make_mut(value);
                 value.steps = None;
                 value.generated_tokens = None;
             }

@@ -1,5 +1,7 @@
 //! Ages, gaps and standstills of one endpoint.
 
+use std::sync::Arc;
+
 use super::*;
 
 const TICK_MS: u64 = 5_000;
@@ -41,8 +43,8 @@ fn what_was_never_read_is_missing_with_its_reason() {
 #[test]
 fn a_sample_is_fresh_for_less_than_three_ticks() {
     let memory = read_each([working(100)]);
-    let value = working(100);
-    let fresh = Reading::Fresh { value, age_ms: 14_999 };
+    let value = Arc::new(working(100));
+    let fresh = Reading::Fresh { value: Arc::clone(&value), age_ms: 14_999 };
     assert_eq!(memory.reading(Moment(114_999), TICK_MS), fresh);
     let stale = Reading::Stale { value, age_ms: 15_000, why: Why::NotMoving };
     assert_eq!(memory.reading(Moment(115_000), TICK_MS), stale);
@@ -53,18 +55,18 @@ fn a_failed_read_keeps_the_last_sample_and_says_why_it_is_stale() {
     let mut memory = read_each([working(100)]);
     memory.fail(Why::Timeout);
     assert_eq!(memory.reading(at(110), TICK_MS).why(), None);
-    let stale = Reading::Stale { value: working(100), age_ms: 20_000, why: Why::Timeout };
+    let stale = Reading::Stale { value: Arc::new(working(100)), age_ms: 20_000, why: Why::Timeout };
     assert_eq!(memory.reading(at(120), TICK_MS), stale);
     memory.record(working(125), at(125));
-    assert_eq!(memory.reading(at(126), TICK_MS).fresh(), Some(&working(125)));
+    assert_eq!(memory.reading(at(126), TICK_MS).fresh(), Some(&Arc::new(working(125))));
 }
 
 #[test]
 fn f20_a_newest_point_that_is_null_is_no_sample() {
     let mut memory = read_each([working(70), working(85)]);
     memory.fail(Why::NoKnownSeries);
-    assert_eq!(memory.reading(at(100), TICK_MS).fresh(), Some(&working(85)));
-    let stale = Reading::Stale { value: working(85), age_ms: 61_000, why: Why::NoKnownSeries };
+    assert_eq!(memory.reading(at(100), TICK_MS).fresh(), Some(&Arc::new(working(85))));
+    let stale = Reading::Stale { value: Arc::new(working(85)), age_ms: 61_000, why: Why::NoKnownSeries };
     assert_eq!(memory.reading(at(146), TICK_MS), stale);
 }
 
@@ -75,11 +77,11 @@ fn a_timestamp_that_stands_still_is_the_same_sample() {
         let repeated = EngineSample { waiting: Some(99.0), ..working(100) };
         memory.record(repeated, at(now));
     }
-    let stale = Reading::Stale { value: working(100), age_ms: 15_000, why: Why::NotMoving };
+    let stale = Reading::Stale { value: Arc::new(working(100)), age_ms: 15_000, why: Why::NotMoving };
     assert_eq!(memory.reading(at(115), TICK_MS), stale);
     // Of two Prometheus replicas the one that is behind answers.
     memory.record(working(90), at(116));
-    assert_eq!(memory.reading(at(116), TICK_MS).last(), Some(&working(100)));
+    assert_eq!(memory.reading(at(116), TICK_MS).last(), Some(&Arc::new(working(100))));
 }
 
 #[test]
@@ -112,13 +114,13 @@ fn a_source_whose_clock_is_ahead_still_turns_stale() {
     let mut memory = Freshness::default();
     memory.record(working(1_000), at(100));
     assert_eq!(memory.reading(at(114), TICK_MS).why(), None);
-    let stale = Reading::Stale { value: working(1_000), age_ms: 15_000, why: Why::NotMoving };
+    let stale = Reading::Stale { value: Arc::new(working(1_000)), age_ms: 15_000, why: Why::NotMoving };
     assert_eq!(memory.reading(at(115), TICK_MS), stale);
 }
 
 #[test]
 fn the_memory_of_an_endpoint_is_small() {
-    let overhead = size_of::<Freshness>() - size_of::<EngineSample>();
-    assert!(overhead <= 40, "{overhead} bytes beside the sample");
-    assert!(size_of::<Freshness>() <= 512, "{} bytes", size_of::<Freshness>());
+    let beside = size_of::<Freshness>();
+    assert!(beside <= 48, "{beside} bytes beside the sample");
+    assert!(size_of::<EngineSample>() <= 384, "{} bytes", size_of::<EngineSample>());
 }

@@ -1,5 +1,7 @@
 //! Engines that hang, change their names, or are several in one.
 
+use std::sync::Arc;
+
 use ghostscaler::decision::{
     Decision, Engine, EngineSample, Health, Moment, Observation, Phase, Reading, Replicas, Spec,
     State, Wake, WakeReading, Why, ZeroAfter, decide,
@@ -24,7 +26,7 @@ pub(super) fn trials() -> Vec<Trial> {
 }
 
 /// What each pod of a workload said, by its place.
-async fn samples(pages: &[String]) -> Vec<Reading<EngineSample>> {
+async fn samples(pages: &[String]) -> Vec<Reading<Arc<EngineSample>>> {
     let mut upstreams = Vec::new();
     for page in pages {
         upstreams.push(Upstream::page(page.as_str()).await);
@@ -122,7 +124,7 @@ async fn adapters() {
     };
     let read = samples(&[with(""), with("sql")]).await;
     for reading in read {
-        let sample = reading.fresh().copied().unwrap();
+        let sample = reading.fresh().cloned().unwrap();
         assert_eq!((sample.running, sample.waiting), (Some(6.0), Some(0.0)));
     }
 }
@@ -156,7 +158,7 @@ async fn only_probes() {
             id: "pod".into(),
             phase: Phase::Ready,
             ready_ms: Some(3_600_000),
-            reading: Reading::Fresh { value, age_ms: 0 },
+            reading: Reading::Fresh { value: Arc::new(value), age_ms: 0 },
         };
         let observation = Observation {
             replicas,
