@@ -84,7 +84,7 @@ fn f113_the_role_has_what_the_cluster_part_needs_and_no_more() {
 }
 
 #[test]
-fn two_replicas_know_themselves_and_reach_each_other() {
+fn keda_f11_two_replicas_know_themselves_and_reach_each_other() {
     let deployment = base();
     assert_eq!(deployment["spec"]["replicas"], 2);
     let budget = object("PodDisruptionBudget", "manifests/base/pdb.yaml");
@@ -215,7 +215,7 @@ fn the_pod_is_confined_and_a_hung_one_is_ended_well_before_the_cooldown() {
 }
 
 #[test]
-fn the_service_and_the_policy_name_the_pods_ports() {
+fn keda_f12_the_service_and_the_policy_name_the_pods_ports() {
     let container = base()["spec"]["template"]["spec"]["containers"][0].clone();
     let ports: BTreeMap<String, u64> = container["ports"]
         .as_array()

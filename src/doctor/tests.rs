@@ -80,7 +80,7 @@ fn nothing_is_found_where_nothing_is_wrong() {
 }
 
 #[test]
-fn each_check_is_proved_by_a_case() {
+fn g5_each_check_is_proved_by_a_case() {
     let cases = [
         include_str!("tests/chain.rs"),
         include_str!("tests/count.rs"),

@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn g1_calls_are_counted_and_timed_by_method_code_and_caller() {
+    fn g1_g4_calls_are_counted_and_timed_by_method_code_and_caller() {
         let metrics = RpcMetrics::default();
         let mut registry = Registry::with_prefix("ghostscaler");
         metrics.register(&mut registry);

@@ -58,9 +58,6 @@ const CONNECTION_WINDOW_BYTES: u32 = 8 * 1024 * 1024;
 /// How often the service shows that it lives.
 const BEAT: Duration = Duration::from_secs(1);
 
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
-const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
-
 /// How the service runs.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -73,6 +70,9 @@ pub struct Options {
     pub drain_delay: Duration,
     /// Time for running calls to end after that. Default 5 s.
     pub grace: Duration,
+    /// Time between pings of a client; one that leaves a ping unanswered for a third of it is cut
+    /// off. Default 30 s.
+    pub ping_interval: Duration,
     /// Certificate files; `None` serves plaintext.
     pub tls: Option<Tls>,
     /// Beaten each second while the service's threads turn; `None` shows it to nobody.
@@ -85,6 +85,7 @@ impl Default for Options {
             max_age: Duration::from_secs(600),
             drain_delay: Duration::from_secs(5),
             grace: Duration::from_secs(5),
+            ping_interval: Duration::from_secs(30),
             tls: None,
             pulse: None,
         }
@@ -296,8 +297,8 @@ impl Serving {
             .timeout(REQUEST_TIMEOUT)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .http2_max_pending_accept_reset_streams(Some(MAX_PENDING_RESETS))
-            .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
-            .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+            .http2_keepalive_interval(Some(self.options.ping_interval))
+            .http2_keepalive_timeout(Some(self.options.ping_interval / 3))
             .max_connection_age(jittered(self.options.max_age))
             .add_service(scaler)
             .add_service(health)

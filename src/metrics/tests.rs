@@ -105,7 +105,7 @@ fn names_and_help_follow_the_conventions() {
 }
 
 #[test]
-fn a_decided_workload_shows_its_numbers() {
+fn g2_g3_a_decided_workload_shows_its_numbers() {
     let page = page(Format::Text);
     let labels = r#"namespace="prod",name="llm""#;
     for (name, value) in [
@@ -186,10 +186,14 @@ fn of_two_triggers_the_larger_answer_is_shown_once() {
     for (tracker, want) in registry.trackers().iter().zip([2, 6]) {
         publish(tracker, clock, 1, wanting(want));
     }
+    // What only a call has brought is nobody's count.
+    let metadata = [("sloTtft".to_owned(), "1ms".to_owned())].into();
+    let called = registry.lookup("prod", "llm", &metadata, Caller::Poll, Rpc::IsActive).unwrap();
+    publish(&called, clock, 1, wanting(9));
     let page = Page::new(&Metrics::default(), registry, clock).render(Format::Text).unwrap();
     let wanted = values(&page, "ghostscaler_workload_wanted_replicas");
     assert_eq!(wanted, [(r#"namespace="prod",name="llm""#.to_owned(), 6.0)]);
-    assert_eq!(values(&page, "ghostscaler_workloads"), [(String::new(), 2.0)]);
+    assert_eq!(values(&page, "ghostscaler_workloads"), [(String::new(), 3.0)]);
 }
 
 #[test]

@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_crowd_the_first_are_told_and_the_others_counted_until_the_window_ends() {
+    fn g6_of_a_crowd_the_first_are_told_and_the_others_counted_until_the_window_ends() {
         let crowd = Crowd::default();
         let told = (0..10_000).filter(|_| crowd.is_single(|counts| &mut counts.wanted_count));
         assert_eq!(told.count(), 20);

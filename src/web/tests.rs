@@ -358,7 +358,7 @@ async fn a_body_that_nobody_wants_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn readiness_follows_the_handle_and_liveness_does_not() {
+async fn keda_f2_readiness_follows_the_handle_and_liveness_does_not() {
     let api = api(&registry([]), Access::default());
     let health = api.health.clone();
     let router = router(api);

@@ -16,7 +16,7 @@ fn config(queued: &Engine, idle: &Engine) -> Config {
 }
 
 #[tokio::test]
-async fn a_restart_under_load_answers_at_once_and_never_below_the_spec() {
+async fn keda_f10_a_restart_under_load_answers_at_once_and_never_below_the_spec() {
     let (mut queued, idle) = (Engine::start().await, Engine::start().await);
     queued.carry(queue());
     let config = config(&queued, &idle);

@@ -8,6 +8,7 @@ use std::time::Duration;
 use ghostscaler::grpc::tls::Tls;
 use ghostscaler::grpc::{self, Options};
 use ghostscaler::registry::{Caller, Rpc};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_stream::StreamExt;
 use tonic::Code;
@@ -147,6 +148,24 @@ async fn f8_a_connection_is_renewed_at_its_age_without_a_failed_call() {
     eventually("the old connections' end", async || (proxy.n_open() <= 1).then_some(())).await;
 }
 
+#[tokio::test]
+async fn f9_a_client_that_answers_no_ping_is_cut_off() {
+    let often = Options { ping_interval: Duration::from_millis(300), ..options() };
+    let scaler = Scaler::start_with(&[workload("a", 0, Some(1))], often);
+    let mut dead = soon(TcpStream::connect(scaler.address)).await.unwrap();
+    // The preface and empty settings; then it says nothing more, and no goodbye.
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    soon(dead.write_all(preface)).await.unwrap();
+    let mut said = Vec::new();
+    // A reset ends it as well.
+    drop(soon(dead.read_to_end(&mut said)).await);
+    assert_eq!(&said[3..4], [4], "the server's settings come first");
+    // Who answers pings stays.
+    let mut client = scaler.client().await;
+    tokio::time::sleep(Duration::from_millis(900)).await;
+    assert_eq!(wanted(&mut client, "a").await.unwrap(), 1);
+}
+
 /// Passes connections on and counts them.
 struct Proxy {
     address: std::net::SocketAddr,
@@ -213,7 +232,7 @@ async fn connect(
 }
 
 #[tokio::test]
-async fn f13_tls_serves_those_who_trust_the_authority_and_nobody_in_plaintext() {
+async fn f13_f14_tls_serves_those_who_trust_the_authority_and_nobody_in_plaintext() {
     let folder = tempfile::tempdir().unwrap();
     let secure = Options { tls: Some(tls(folder.path(), false)), ..options() };
     let scaler = Scaler::start_with(&[workload("a", 0, Some(3))], secure);

@@ -256,7 +256,7 @@ fn only_a_declared_fallback_gets_an_error_and_only_after_a_quarter_of_an_hour() 
 }
 
 #[test]
-fn partial_answers_hold_and_may_raise() {
+fn c4_partial_answers_hold_and_may_raise() {
     let mut bench = Bench::new(4).deaf();
     bench.run(60, |_| Does::serving(4.0));
     let sample = *bench.sample(3);
@@ -399,6 +399,21 @@ fn a_ready_replica_that_was_never_asked_yet_is_no_fault_but_no_evidence() {
     let before = bench.state.evidence.clock_ms();
     assert_eq!(bench.tick(IDLE).health, Health::Ok);
     assert_eq!(bench.state.evidence.clock_ms(), before);
+}
+
+#[test]
+fn keda_f15_a_clock_that_jumps_releases_nothing_and_keeps_what_it_had() {
+    for jump_s in [3_600, -3_600] {
+        let mut bench = Bench::new(3);
+        bench.run(300, IDLE);
+        bench.now = Moment(bench.now.0 + jump_s * 1_000);
+        assert_eq!(bench.tick(IDLE).want, 3, "after a jump of {jump_s} s");
+        // The first half of the hold was seen before; the second is seen now.
+        let wants = bench.run(200, IDLE);
+        assert!(wants.iter().all(|want| *want == 3), "{wants:?}");
+        bench.run(150, IDLE);
+        assert!(bench.last.unwrap().want < 3, "after a jump of {jump_s} s");
+    }
 }
 
 #[test]
