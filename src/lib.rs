@@ -54,7 +54,7 @@
 //! | [`simulate`] | days of requests on simulated engines: the product, its peers and a clairvoyant |
 //! | [`backtest`] | a workload's own history from Prometheus, replayed under each policy |
 //! | [`conformance`] | a client that plays KEDA against any external scaler |
-//! | [`args`], [`app`], [`clock`], [`duration`], [`files`], [`text`], [`telemetry`], [`health`], [`shutdown`] | flags, wiring, time, bounded files, lines of 80 columns, logs, signs of life, the end |
+//! | [`args`], [`app`], [`clock`], [`duration`], [`files`], [`text`], [`telemetry`], [`health`], [`shutdown`], `token` | flags, wiring, time, bounded files, lines of 80 columns, logs, signs of life, the end |
 //!
 //! # Invariants
 //!
@@ -167,5 +167,6 @@ pub mod source;
 pub mod statedir;
 pub mod telemetry;
 pub mod tick;
+mod token;
 pub mod trigger;
 pub mod web;

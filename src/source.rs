@@ -194,4 +194,4 @@ impl Error {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::error;
 
 use crate::clock::Clock;
-use crate::decision::{Answer, COLD_START_UNSEEN_MS, Gpu, Moment, Wake, WakeReading};
+use crate::decision::{Answer, COLD_START_UNSEEN_MS, Moment, Wake, WakeReading};
 use crate::declog::{self, DecisionLog, Record, is_news};
 use crate::health::Pulse;
 use crate::inventory::{Workload, WorkloadKey};
@@ -230,7 +230,7 @@ fn supervise(
 /// and not absent.
 fn gpu_was_seen(tracker: &Tracker) -> bool {
     let observed = tracker.observed.load();
-    observed.as_ref().is_some_and(|observed| observed.gpu != Gpu::Absent)
+    observed.as_ref().is_some_and(|observed| observed.gpu.was_seen())
 }
 
 /// Follows one trigger.
@@ -290,7 +290,8 @@ impl Follow {
         let key = &tracker.key.workload;
         let workload = Arc::clone(parts.registry.inventory().workloads.get(key)?);
         // Kept apart while it lasts: thousands of tasks wait for most of their time.
-        let mut reads = Box::pin(engines::read(&parts, &upstreams, &workload, &tracker.policy));
+        let (policy, late) = (&tracker.policy, engines.under_way());
+        let mut reads = Box::pin(engines::read(&parts, &upstreams, &workload, policy, &late));
         let round = loop {
             tokio::select! {
                 round = &mut reads => break round,

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use ghostscaler::decision::{GpuSample, Moment};
-use ghostscaler::signals::dcgm::{DcgmReader, Device, Devices, Error, OwnerMemory};
+use ghostscaler::signals::dcgm::{DcgmReader, Device, Devices, Error, Owned, OwnerMemory};
 use ghostscaler::signals::exposition::Format;
 use loadgen::dcgm::{DeviceIndex, Exporter, Fleet};
 use loadgen::engine::{Engine, PS_PER_MS, Profile, Request, Time, Watch, Work};
@@ -46,7 +46,7 @@ fn work_for(exporter: &mut Exporter, device: usize, holder: usize, busy_ms: u64)
 }
 
 fn share(devices: &Devices, pods: &[&str]) -> Option<GpuSample> {
-    devices.share_of("serving", |pod| pods.contains(&pod), Moment(0))
+    Owned::of(devices).share_of("serving", pods.iter().copied(), Moment(0))
 }
 
 const ONE: &str = "[{name: n1, gpus: [{model: h100-80gb, pods: [{namespace: serving, name: a}]}]}]";

@@ -65,6 +65,7 @@ pub(super) async fn serve(args: args::Serve) -> anyhow::Result<()> {
         if is_in_cluster(&args) { replicas::seat(&args)? } else { (Seat::alone(), None) };
     let parts = parts(&args, &config, state_dir.as_ref(), log, metrics, seat.lead.clone(), clock)?;
     let mut tasks = JoinSet::new();
+    tasks.spawn(clock.keep_to_wall(stop.clone()));
     let client = inventory(&args, &config, &parts, replicas.is_none(), &stop, &mut tasks).await?;
     let in_cluster = client.is_some();
     let ticks_ended = CancellationToken::new();

@@ -10,7 +10,7 @@ use super::fetch::Fetcher;
 use super::find::{By, label_name};
 use super::span::Span;
 use crate::decision::Moment;
-use crate::signals::dcgm::{self, DcgmFold};
+use crate::signals::dcgm::{self, DcgmFold, Owned};
 use crate::simulate::progress::Progress;
 use crate::source::prometheus::{Sample, Series};
 use crate::source::selector::{NamespaceLabel, Namespaces, Selector};
@@ -117,16 +117,12 @@ pub(super) async fn gpus(
             fold.add(name, series.labels.iter(), sample.value, at);
         }
         let Ok(found) = fold.finish() else { continue };
-        let is_own = |pod: &str| super::find::is_pod_of(pod, workload);
-        let Some(share) = found.share_of(namespace, is_own, at) else { continue };
-        let owners = found.by_key.values().filter(|device| !device.is_shared());
-        let owners = owners.flat_map(|device| &device.owners);
-        let owners: BTreeSet<&str> = owners
-            .filter(|owner| &*owner.namespace == namespace && is_own(&owner.pod))
-            .map(|owner| &*owner.pod)
-            .collect();
+        let owned = Owned::of(&found);
+        let own = owned.pods(namespace).filter(|pod| super::find::is_pod_of(pod, workload));
+        let own: Vec<&str> = own.collect();
+        let Some(share) = owned.share_of(namespace, own.iter().copied(), at) else { continue };
         devices += f64::from(share.devices);
-        pods += owners.len() as f64;
+        pods += own.len() as f64;
         if let Some(share) = share.busy {
             busy += share;
             n_busy += 1.0;

@@ -1,13 +1,14 @@
 //! Rule 4: GPU utilisation is the ceiling.
 //!
 //! Time busy proves idleness, never load: only a counter that has been seen to follow this
-//! workload's work may say how full a device is. Must not raise without demand's confirmation.
+//! workload's work may say how full a device is. Must not raise without demand's confirmation, nor
+//! take the devices of some replicas for those of all.
 
 use serde::{Deserialize, Serialize};
 
 use super::level::{Ask, Level};
 use super::number::{ceil_count, compact, larger};
-use super::{Gpu, GpuSample, Moment, Reason, Rule, Vote};
+use super::{Gpu, GpuSample, Moment, Reason, Rule, Vote, Why};
 
 /// Time busy below which a device does nothing.
 const IDLE: f64 = 0.05;
@@ -16,7 +17,7 @@ const CONFIRMED_MS: u64 = 60_000;
 /// Share of the trusted utilisation from which demand confirms a full device.
 const CONFIRMED_SHARE: f64 = 0.9;
 /// A counter that was lost for longer no longer stands in the way.
-const LOST_MS: u64 = 3_600_000;
+pub(super) const LOST_MS: u64 = 3_600_000;
 /// Correlation of activity with work, squared, and relative spread of work, squared, that show
 /// that the counter follows it: r ≥ 0.7 over work that varied by a tenth.
 const FOLLOWS: f32 = 0.5;
@@ -42,6 +43,8 @@ pub(super) struct GpuState {
     raised_at: Option<Moment>,
     /// When the devices were last read.
     seen_at: Option<Moment>,
+    /// When those of all replicas were last read, else when some first were.
+    whole_at: Option<Moment>,
 }
 
 /// Proof that no device works.
@@ -87,18 +90,22 @@ impl GpuState {
         // Whoever reads them may have started anew and not know that they were there.
         let lost_for_ms = match gpu {
             Gpu::Fresh(_) => None,
-            Gpu::Lost { for_ms } => Some(*for_ms),
-            Gpu::Absent => self.seen_at.map(|at| now.millis_since(at)),
+            Gpu::Lost { for_ms, .. } => Some(*for_ms),
+            Gpu::Absent | Gpu::Unread { .. } => self.seen_at.map(|at| now.millis_since(at)),
         };
         if let Some(for_ms) = lost_for_ms {
-            return Ceiling {
-                refuses_down: for_ms < LOST_MS,
-                ..silent(Reason::GpuLost { for_ms })
-            };
+            let reason = Reason::GpuLost { for_ms, why: why(gpu) };
+            return Ceiling { refuses_down: for_ms < LOST_MS, ..silent(reason) };
         }
         let Gpu::Fresh(sample) = gpu else {
-            return silent(Reason::GpuAbsent);
+            return silent(why(gpu).map_or(Reason::GpuAbsent, |why| Reason::GpuUnread { why }));
         };
+        if sample.unread > 0 {
+            let for_ms = self.whole_at.map_or(0, |at| now.millis_since(at));
+            let reason =
+                Reason::GpuPartial { unread: sample.unread, devices: sample.devices, for_ms };
+            return Ceiling { refuses_down: for_ms < LOST_MS, ..silent(reason) };
+        }
         let most = larger(sample.busy, larger(sample.sm, sample.tensor));
         let idle = most.filter(|busy| *busy < IDLE).map(|busy| IdleGpu { busy });
         // Running requests at the engine's limit explain a queue beside a resting GPU.
@@ -150,7 +157,12 @@ impl GpuState {
             return;
         };
         self.seen_at = Some(now);
-        let Some(activity) = activity(sample) else {
+        let whole = sample.unread == 0;
+        if whole || self.whole_at.is_none() {
+            self.whole_at = Some(now);
+        }
+        let Some(activity) = activity(sample).filter(|_| whole) else {
+            self.full_ms = 0;
             return;
         };
         if activity > ask.spec.gpu_ceiling && confirms(ask, level) {
@@ -174,6 +186,15 @@ impl GpuState {
         ] {
             *sum = *sum * keep + value;
         }
+    }
+}
+
+/// Why the devices cannot be read.
+fn why(gpu: &Gpu) -> Option<Why> {
+    match gpu {
+        Gpu::Unread { why } => Some(*why),
+        Gpu::Lost { why, .. } => *why,
+        Gpu::Absent | Gpu::Fresh(_) => None,
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::number::usable;
-use super::{Moment, Reading};
+use super::{Moment, Reading, Why};
 
 /// What one tick saw.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -164,16 +164,35 @@ impl EngineSample {
 /// GPU utilisation over the devices of ready replicas past their warm-up, one vote a device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub enum Gpu {
-    /// DCGM has never been seen for this workload: rule 4 is absent.
+    /// DCGM is not read, or is and has never named a device of this workload: rule 4 is absent.
     #[default]
     Absent,
+    /// Never seen for this workload, and DCGM cannot be read: rule 4 is absent.
+    Unread {
+        /// Why.
+        why: Why,
+    },
     /// Seen before and lost: no step down until it is back, one hour at most.
     Lost {
         /// Milliseconds since the last fresh sample.
         for_ms: u64,
+        /// Why DCGM cannot be read; `None` where it is read, and names no device of this workload.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        why: Option<Why>,
     },
     /// Fresh.
     Fresh(GpuSample),
+}
+
+impl Gpu {
+    /// Whether the devices are known, or were.
+    #[must_use]
+    pub fn was_seen(&self) -> bool {
+        match self {
+            Gpu::Lost { .. } | Gpu::Fresh(_) => true,
+            Gpu::Absent | Gpu::Unread { .. } => false,
+        }
+    }
 }
 
 /// Device means, each device counted once.
@@ -181,6 +200,10 @@ pub enum Gpu {
 pub struct GpuSample {
     /// Devices in the means.
     pub devices: u32,
+    /// Replicas past their warm-up of which no device is in the means: with one of them the means are
+    /// a part's, and prove nothing of the whole.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub unread: u32,
     /// Share of time busy, 0..1 (GPU_UTIL or GR_ENGINE_ACTIVE): proof of idleness, never of load.
     pub busy: Option<f64>,
     /// Streaming-multiprocessor activity, 0..1.
@@ -214,6 +237,6 @@ pub enum WakeReading {
     /// Not readable: demand is unknown, which is not zero.
     Unknown {
         /// Why.
-        why: super::Why,
+        why: Why,
     },
 }

@@ -95,11 +95,28 @@ pub enum Reason {
         /// Sum of KV use over replicas.
         used: f64,
     },
-    /// Rule 4: DCGM has never been seen.
+    /// Rule 4: DCGM is not read, or has never named a device of this workload.
     GpuAbsent,
+    /// Rule 4: DCGM has never been seen, since it cannot be read.
+    GpuUnread {
+        /// Why.
+        why: Why,
+    },
     /// Rule 4: DCGM was seen and is lost: no step down.
     GpuLost {
         /// Milliseconds since the last sample.
+        for_ms: u64,
+        /// Why it cannot be read; `None` where it is read, and names no device of this workload.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        why: Option<Why>,
+    },
+    /// Rule 4: of some replicas no device was read, so the others' prove nothing: no step down.
+    GpuPartial {
+        /// Replicas past their warm-up without a device.
+        unread: u32,
+        /// Devices that were read.
+        devices: u32,
+        /// Milliseconds for which that has been so.
         for_ms: u64,
     },
     /// Rule 4: no activity counter follows this workload's work.

@@ -5,15 +5,17 @@
 
 mod fold;
 mod names;
+mod owned;
 mod owners;
 
 use std::collections::BTreeMap;
 
-use crate::decision::{GpuSample, Moment, Why};
+use crate::decision::{Moment, Why};
 use crate::signals::exposition::{self, Format, Parser, Sample, Sink};
 
 pub use fold::DcgmFold;
 pub use names::prometheus_names;
+pub use owned::Owned;
 pub use owners::OwnerMemory;
 
 /// A GPU, or one MIG instance of it.
@@ -41,8 +43,11 @@ pub struct Device {
     pub host: Option<Box<str>>,
     /// The pods that hold it: none where unknown or free, several where it is shared.
     pub owners: Vec<PodRef>,
-    /// When its newest sample was taken.
+    /// When its newest sample was taken, as its source says.
     pub at: Moment,
+    /// When that sample was first seen, by the reader's own clock; `at` until [`Devices::follow`]
+    /// says otherwise.
+    pub seen_at: Moment,
     /// Share of time with a kernel running, 0..1; never told for a MIG instance.
     pub gpu_util: Option<f64>,
     /// Share of time that the compute engine was active, 0..1.
@@ -69,6 +74,13 @@ impl Device {
     #[must_use]
     pub fn is_shared(&self) -> bool {
         self.owners.len() > 1
+    }
+
+    /// When its newest sample was taken. A source whose clock is ahead must not look fresh for as long
+    /// as it is ahead.
+    #[must_use]
+    pub fn sampled_at(&self) -> Moment {
+        self.at.min(self.seen_at)
     }
 }
 
@@ -99,33 +111,25 @@ impl Devices {
         self.board_power_w.extend(other.board_power_w);
     }
 
-    /// Means over the devices that are certainly one workload's: held by exactly one pod, of
-    /// `namespace`, for which `counts` holds (ready, past its warm-up), with a sample not older than
-    /// `since`. `None` if there is none.
-    #[must_use]
-    pub fn share_of(
-        &self,
-        namespace: &str,
-        counts: impl Fn(&str) -> bool,
-        since: Moment,
-    ) -> Option<GpuSample> {
-        let is_ours = |owner: &PodRef| &*owner.namespace == namespace && counts(&owner.pod);
-        let own = || {
-            self.by_key.values().filter(|device| {
-                device.at >= since
-                    && !device.is_shared()
-                    && device.owners.iter().any(is_ours)
-                    && device.busy().is_some()
-            })
-        };
-        let mean = |of: fn(&Device) -> Option<f64>| mean(own().filter_map(of));
-        Some(GpuSample {
-            busy: Some(mean(Device::busy)?),
-            devices: u32::try_from(own().count()).unwrap_or(u32::MAX),
-            sm: mean(|device| device.sm),
-            tensor: mean(|device| device.tensor),
-            dram: mean(|device| device.dram),
-        })
+    /// Goes on from the `last` devices with these, read at `now`: a sample that has not moved was seen
+    /// before, whatever its source takes for the time.
+    pub fn follow(&mut self, last: &Devices, now: Moment) {
+        for (key, device) in &mut self.by_key {
+            let known = last.by_key.get(key).filter(|known| known.at == device.at);
+            device.seen_at = known.map_or(now, |known| known.seen_at);
+        }
+    }
+
+    /// Adds those of the `last` devices that are missing here and were sampled since `since`: what
+    /// could not be read is as old as it was. Without their owners, who are the memory's
+    /// ([`OwnerMemory`]): what was remembered is not named anew.
+    pub fn fill(&mut self, last: &Devices, since: Moment) {
+        for (key, device) in &last.by_key {
+            if device.sampled_at() >= since && !self.by_key.contains_key(key) {
+                let unnamed = Device { owners: Vec::new(), ..device.clone() };
+                self.by_key.insert(key.clone(), unnamed);
+            }
+        }
     }
 }
 
@@ -205,11 +209,6 @@ impl Error {
             Error::NoKnownSeries => Why::NoKnownSeries,
         }
     }
-}
-
-fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let (n, sum) = values.fold((0_u32, 0.0), |(n, sum), value| (n + 1, sum + value));
-    (n > 0).then(|| sum / f64::from(n))
 }
 
 #[cfg(test)]

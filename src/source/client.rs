@@ -105,15 +105,20 @@ fn address(request: &mut Request<Full<Bytes>>, url: &Url) -> Result<(), Error> {
     Ok(())
 }
 
-/// Waits for a turn, but not for ever: behind a fleet that hangs, who waits is told so.
+/// Waits for a turn, where a longest wait is given no longer: behind a fleet that hangs, who waits is
+/// told so.
 pub(super) async fn turn(
     turns: &Arc<Semaphore>,
-    max_wait_ms: u64,
+    max_wait_ms: Option<u64>,
 ) -> Result<OwnedSemaphorePermit, Error> {
-    timeout(Duration::from_millis(max_wait_ms), Arc::clone(turns).acquire_owned())
-        .await
-        .map_err(|_elapsed| Error::NoTurn { waited_ms: max_wait_ms })
-        .map(|turn| turn.expect("it is never closed"))
+    let turn = Arc::clone(turns).acquire_owned();
+    let turn = match max_wait_ms {
+        None => turn.await,
+        Some(waited_ms) => timeout(Duration::from_millis(waited_ms), turn)
+            .await
+            .map_err(|_elapsed| Error::NoTurn { waited_ms })?,
+    };
+    Ok(turn.expect("it is never closed"))
 }
 
 /// A content type without its parameters; empty if it is not text.

@@ -35,6 +35,8 @@ pub struct Batch {
     pub series: Vec<NewestSample>,
     /// Prometheus warned: series may be missing.
     pub partial: bool,
+    /// When it answered, by the clock of whoever sent the answer; `None` if that was not told.
+    pub told_at: Option<Moment>,
 }
 
 /// The series with one of these metric names (`signals` has the list), from samples of the last `window_ms` milliseconds:
@@ -79,6 +81,7 @@ pub async fn dcgm_series(
 struct Newest {
     by_labels: HashMap<Labels, (Moment, f64)>,
     partial: bool,
+    told_at: Option<Moment>,
 }
 
 impl Newest {
@@ -104,6 +107,7 @@ impl Newest {
         label: NamespaceLabel,
     ) -> Result<(), Error> {
         self.partial |= answer.warnings > 0;
+        self.told_at = answer.told_at.or(self.told_at);
         for series in answer.series {
             if !belongs(&series.labels, namespaces, label) {
                 return Err(Error::AmbiguousTenant);
@@ -145,7 +149,7 @@ impl Newest {
             .collect();
         // The map's order is random; the same answer should read the same.
         series.sort_unstable_by(|a, b| (&a.name, &a.labels).cmp(&(&b.name, &b.labels)));
-        Batch { series, partial: self.partial }
+        Batch { series, partial: self.partial, told_at: self.told_at }
     }
 }
 

@@ -7,12 +7,11 @@ mod decode;
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::Full;
-use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, DATE, HeaderValue};
 use hyper::{Method, Request, StatusCode};
 use reqwest::Url;
 use tokio::sync::Semaphore;
@@ -23,7 +22,7 @@ use super::config::{PrometheusConfig, parse_url};
 use super::selector::{LabelName, NamespaceLabel, Namespaces, Query, Selector};
 use super::{Error, FileRole};
 use crate::decision::Moment;
-use crate::files::{self, MAX_KEY_BYTES};
+use crate::token::TokenFile;
 
 pub use decode::{Answer, Labels, Sample, Series};
 
@@ -35,7 +34,7 @@ pub const MAX_ANSWER_BYTES: u64 = 32 * 1024 * 1024;
 const MAX_FAULT_BYTES: u64 = 64 * 1024;
 /// Most queries to one server at once, of the 20 that Prometheus runs for all its users.
 const MAX_CONCURRENT: usize = 8;
-/// Longest wait for one of them: the time between two reads of all engines.
+/// Longest wait for one of them, for who asks on behalf of single workloads: the tick of those.
 const MAX_WAIT_MS: u64 = 5_000;
 const EXPECTED: &str = "an answer of the Prometheus query API";
 
@@ -44,6 +43,8 @@ const EXPECTED: &str = "an answer of the Prometheus query API";
 pub struct PrometheusClient {
     shared: Arc<Shared>,
     turns: Arc<Semaphore>,
+    /// Longest wait for a turn; `None` where all who wait are one reader's questions.
+    max_wait_ms: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -51,13 +52,15 @@ struct Shared {
     client: Client,
     instant: Url,
     range: Url,
-    token_file: Option<PathBuf>,
+    token_file: Option<TokenFile>,
     timeout_ms: u64,
     matchers: BTreeMap<LabelName, String>,
 }
 
 impl PrometheusClient {
-    /// A client for a configured server.
+    /// A client for a configured server. Who asks more at once than it lets waits for a turn, which
+    /// comes, since each query ends at its deadline: with a longest wait the same ones would be
+    /// turned away each time.
     ///
     /// # Errors
     ///
@@ -72,11 +75,12 @@ impl PrometheusClient {
         };
         Ok(PrometheusClient {
             turns: Arc::new(Semaphore::new(MAX_CONCURRENT)),
+            max_wait_ms: None,
             shared: Arc::new(Shared {
                 client: Client::new(trust, MAX_CONCURRENT, config.timeout_ms)?,
                 instant: below(&base, "api/v1/query"),
                 range: below(&base, "api/v1/query_range"),
-                token_file: config.bearer_token_file.clone(),
+                token_file: config.bearer_token_file.clone().map(TokenFile::new),
                 timeout_ms: config.timeout_ms,
                 matchers: config.matchers.clone(),
             }),
@@ -84,11 +88,12 @@ impl PrometheusClient {
     }
 
     /// The same client for another purpose: it shares connections, and has `max_concurrent` turns
-    /// of its own, so that it never waits for who uses this one.
+    /// of its own, so that it never waits for who uses this one, and for no turn longer than 5 s.
     #[must_use]
     pub fn with_own_turns(&self, max_concurrent: usize) -> PrometheusClient {
         let turns = Arc::new(Semaphore::new(max_concurrent));
-        PrometheusClient { shared: Arc::clone(&self.shared), turns }
+        let max_wait_ms = Some(MAX_WAIT_MS);
+        PrometheusClient { shared: Arc::clone(&self.shared), turns, max_wait_ms }
     }
 
     /// A selector within these namespaces and the server's configured matchers.
@@ -132,7 +137,7 @@ impl PrometheusClient {
     async fn ask(&self, url: &Url, form: &[(&str, &str)]) -> Result<Answer, Error> {
         let shared = &*self.shared;
         let deadline_ms = shared.timeout_ms;
-        let _turn = client::turn(&self.turns, MAX_WAIT_MS).await?;
+        let _turn = client::turn(&self.turns, self.max_wait_ms).await?;
         // Prometheus should not go on with a query whose answer nobody waits for.
         let give_up = format!("{deadline_ms}ms");
         let form = [form, &[("timeout", &give_up)]].concat();
@@ -143,11 +148,13 @@ impl PrometheusClient {
         let headers = request.headers_mut();
         headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-www-form-urlencoded"));
-        if let Some(path) = &shared.token_file {
-            headers.insert(AUTHORIZATION, bearer(path).await?);
-        }
-        // A redirect is not followed: it could carry the token to another server.
-        let exchange = async { read_answer(shared.client.send(url, request).await?).await };
+        let exchange = async {
+            if let Some(file) = &shared.token_file {
+                request.headers_mut().insert(AUTHORIZATION, bearer(file).await?);
+            }
+            // A redirect is not followed: it could carry the token to another server.
+            read_answer(shared.client.send(url, request).await?).await
+        };
         timeout(Duration::from_millis(deadline_ms), exchange)
             .await
             .unwrap_or(Err(Error::Timeout { deadline_ms }))
@@ -168,8 +175,14 @@ async fn read_answer(mut response: Response) -> Result<Answer, Error> {
     if !content_type.is_some_and(|essence| essence.eq_ignore_ascii_case("application/json")) {
         return Err(Error::BadBody { what: "of another content type", expected: EXPECTED });
     }
+    let told_at = response.headers().get(DATE).and_then(moment);
     let body = read_whole(&mut response, MAX_ANSWER_BYTES).await?;
-    decode::answer(&body)
+    Ok(Answer { told_at, ..decode::answer(&body)? })
+}
+
+fn moment(date: &HeaderValue) -> Option<Moment> {
+    let told = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(date.as_bytes()).ok()?;
+    Some(Moment(told.as_millisecond()))
 }
 
 async fn read_whole(response: &mut Response, max_bytes: u64) -> Result<Vec<u8>, Error> {
@@ -184,22 +197,19 @@ async fn read_whole(response: &mut Response, max_bytes: u64) -> Result<Vec<u8>, 
 }
 
 /// The token as it stands in its file now: a rotated one is used at once.
-async fn bearer(path: &Path) -> Result<HeaderValue, Error> {
+async fn bearer(file: &TokenFile) -> Result<HeaderValue, Error> {
     let unusable = |source: Option<io::Error>| Error::File {
         what: FileRole::Token,
         expected: "one line with a bearer token",
         source,
     };
-    let path = path.to_owned();
-    // On a thread of its own: a disk may hang.
-    let read = tokio::task::spawn_blocking(move || files::read_text(&path, MAX_KEY_BYTES)).await;
-    let text = read.map_err(io::Error::other).flatten().map_err(|error| unusable(Some(error)))?;
-    let token = text.trim();
-    if token.is_empty() || token.contains(char::is_whitespace) {
+    let bytes = file.read().await.map_err(|error| unusable(Some(error)))?;
+    let token = bytes.trim_ascii();
+    if token.is_empty() || token.iter().any(u8::is_ascii_whitespace) {
         return Err(unusable(None));
     }
-    let mut value =
-        HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_invalid| unusable(None))?;
+    let mut value = HeaderValue::from_bytes(&[b"Bearer ", token].concat())
+        .map_err(|_invalid| unusable(None))?;
     value.set_sensitive(true);
     Ok(value)
 }

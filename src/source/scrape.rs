@@ -200,12 +200,15 @@ impl Scraper {
         let shared = &*self.shared;
         let client = shared.client(&target.url)?;
         let authority: Box<str> = target.url.authority().into();
-        let turn = client::turn(self.lanes.of(&authority), shared.options.max_wait_ms).await?;
+        let turn =
+            client::turn(self.lanes.of(&authority), Some(shared.options.max_wait_ms)).await?;
         let deadline_ms = shared.options.timeout_ms;
         let deadline = Instant::now() + Duration::from_millis(deadline_ms);
         // Apart from what waits for its turn: that may be thousands.
         let response = timeout_at(deadline, Box::pin(get(client, &target.url))).await;
-        self.lanes.note(&authority, response.is_err());
+        // The connector's own deadline ends with this one, and which of them is told is chance.
+        let is_late = matches!(response, Err(_) | Ok(Err(Error::Timeout { .. })));
+        self.lanes.note(&authority, is_late);
         let response = response.map_err(|_elapsed| Error::Timeout { deadline_ms })??;
         client::check_status(response.status())?;
         client::check_plain(&response, EXPECTED)?;

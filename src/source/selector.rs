@@ -40,6 +40,14 @@ impl Namespaces {
             .collect())
     }
 
+    /// The same in two parts; `None` of a single one.
+    #[must_use]
+    pub fn halves(&self) -> Option<[Namespaces; 2]> {
+        let middle = self.names.len() / 2;
+        let (left, right) = self.names.split_at_checked(middle)?;
+        (middle > 0).then(|| [left, right].map(|names| Namespaces { names: names.to_vec() }))
+    }
+
     /// The names, sorted.
     pub fn iter(&self) -> impl Iterator<Item = &str> {
         self.names.iter().map(|name| &**name)
@@ -321,6 +329,15 @@ mod tests {
             assert_eq!(batches.iter().filter(|batch| batch.contains(name)).count(), 1, "{name}");
         }
         assert!(Namespaces::batches([]).unwrap().is_empty());
+    }
+
+    #[test]
+    fn halves_have_all_names_once_and_one_name_has_none() {
+        let three = Namespaces::batches(["a", "b", "c"]).unwrap().remove(0);
+        let [left, right] = three.halves().unwrap();
+        let names = |part: &Namespaces| part.iter().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!((names(&left), names(&right)), (vec!["a".into()], vec!["b".into(), "c".into()]));
+        assert_eq!(left.halves(), None);
     }
 
     #[test]

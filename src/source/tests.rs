@@ -14,7 +14,7 @@ use std::time::Duration;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
@@ -159,6 +159,31 @@ impl Drop for Flood {
         self.ended.store(true, Ordering::SeqCst);
         // It sees that when the next one comes.
         std::net::TcpStream::connect(self.address).ok();
+    }
+}
+
+/// An address that answers no attempt to connect, as in a zone that is lost: a listener whose queue
+/// is full, and who takes nobody from it.
+#[derive(Debug)]
+pub(crate) struct BlackHole {
+    pub(crate) address: SocketAddr,
+    _listener: TcpListener,
+    _queued: Vec<TcpStream>,
+}
+
+impl BlackHole {
+    pub(crate) async fn start() -> BlackHole {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let listener = socket.listen(1).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut queued = Vec::new();
+        while let Ok(stream) =
+            timeout(Duration::from_millis(500), TcpStream::connect(address)).await
+        {
+            queued.push(stream.unwrap());
+        }
+        BlackHole { address, _listener: listener, _queued: queued }
     }
 }
 

@@ -1,13 +1,20 @@
 //! Reads the engines of one workload and remembers what each said last.
 //!
 //! Must not decide what a reading means; it hands fresh, stale or missing to `observe`. A round of
-//! reads borrows no memory, so that a decision can be made while it is under way.
+//! reads borrows no memory, so that a decision can be made while it is under way, and waits for no
+//! engine that is late when others have answered.
 
 use std::ops::ControlFlow;
+use std::panic::resume_unwind;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
 
-use futures_util::future::join_all;
-use tokio::time::Instant;
+use futures_util::FutureExt as _;
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use tokio::time::{Instant, sleep_until};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::{Parts, Upstreams};
 use crate::decision::{EngineSample, Moment, Phase, Reading, Why};
@@ -17,47 +24,110 @@ use crate::signals::freshness::Freshness;
 use crate::source::scrape::{Page, Target};
 use crate::trigger::{Policy, SourceKind};
 
+/// From when on a round no longer waits for those that are late, if anybody has answered: what a sample
+/// may take to a decision.
+const LATE: Duration = Duration::from_secs(1);
+
 /// The memory of each member's metrics, by the member's id.
 #[derive(Debug, Default)]
 pub(super) struct Engines {
     // In order of the ids, and never larger than it must be: most workloads have one or two
     // members, and a map's spare places would cost as much as all else that a workload takes.
     memories: Vec<(Arc<str>, Freshness)>,
+    /// Reads that no round waits for any more.
+    late: Vec<Read>,
 }
 
-/// What one round of reads found, by the member's id.
-pub(super) type Round = Vec<(Arc<str>, Result<EngineSample, Why>)>;
+/// What one round of reads found, by the member's id, and what is still under way.
+#[derive(Debug, Default)]
+pub(super) struct Round {
+    found: Vec<(Arc<str>, Result<EngineSample, Why>)>,
+    late: Vec<Read>,
+}
 
-/// Reads every member once, all at the same time; each read has its own deadline.
+/// The read of one member; ends with its value.
+#[derive(Debug)]
+struct Read {
+    id: Arc<str>,
+    task: AbortOnDropHandle<Result<EngineSample, Why>>,
+}
+
+impl Future for Read {
+    type Output = (Arc<str>, Result<EngineSample, Why>);
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.task.poll_unpin(context).map(|ended| match ended {
+            Ok(read) => (Arc::clone(&self.id), read),
+            Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
+            // The process ends.
+            Err(_) => (Arc::clone(&self.id), Err(Why::NotYetRead)),
+        })
+    }
+}
+
+/// Reads every member once, all at the same time, but for those `under_way`; each read has its own
+/// deadline.
 pub(super) async fn read(
-    parts: &Parts,
+    parts: &Arc<Parts>,
     upstreams: &Upstreams,
     workload: &Workload,
     policy: &Policy,
+    under_way: &[Arc<str>],
 ) -> Round {
     let filter =
         Filter { model_name: policy.model_name.as_deref().map(Box::from), family: policy.engine };
     let live = || workload.members.iter().filter(|member| member.phase != Phase::Terminating);
     match policy.source(workload) {
         SourceKind::Pods => {
-            let reads = live().map(|member| async {
-                let started = Instant::now();
-                let read = scrape(parts, member, policy, &filter).await;
-                parts.metrics.scraped(started.elapsed(), read.as_ref().err().copied());
-                (Arc::clone(&member.id), read)
+            let filter = Arc::new(filter);
+            let due = live().filter(|member| !under_way.contains(&member.id));
+            let reads = due.map(|member| {
+                let target = target(member, policy);
+                let (parts, filter) = (Arc::clone(parts), Arc::clone(&filter));
+                let task = tokio::spawn(async move {
+                    let started = Instant::now();
+                    let read = scrape(&parts, target, &filter).await;
+                    parts.metrics.scraped(started.elapsed(), read.as_ref().err().copied());
+                    read
+                });
+                Read { id: Arc::clone(&member.id), task: AbortOnDropHandle::new(task) }
             });
-            join_all(reads).await
+            // On a stepped clock nobody is late.
+            let late_at = (!parts.clock.is_stepped()).then(|| Instant::now() + LATE);
+            in_time(reads.collect(), late_at).await
         }
         SourceKind::Prometheus => {
             let read = upstreams.engines_of(&workload.key.namespace).await;
-            live()
-                .map(|member| {
-                    let sample = read.sample(&member.id, &filter).map_err(not_the_engines);
-                    (Arc::clone(&member.id), sample)
-                })
-                .collect()
+            let found = live().map(|member| {
+                let sample = read.sample(&member.id, &filter).map_err(not_the_engines);
+                (Arc::clone(&member.id), sample)
+            });
+            Round { found: found.collect(), late: Vec::new() }
         }
     }
+}
+
+/// Waits until all have answered, or until it is late and anybody has.
+async fn in_time(mut reads: FuturesUnordered<Read>, late_at: Option<Instant>) -> Round {
+    let mut found = Vec::with_capacity(reads.len());
+    let late = async {
+        match late_at {
+            Some(at) => sleep_until(at).await,
+            None => std::future::pending().await,
+        }
+    };
+    let mut late = std::pin::pin!(late);
+    loop {
+        tokio::select! {
+            biased;
+            read = reads.next() => match read {
+                Some(read) => found.push(read),
+                None => break,
+            },
+            () = &mut late, if !found.is_empty() => break,
+        }
+    }
+    Round { found, late: reads.into_iter().collect() }
 }
 
 /// A Prometheus that refuses connections says nothing of an engine, which would still be loading.
@@ -66,10 +136,27 @@ fn not_the_engines(why: Why) -> Why {
 }
 
 impl Engines {
-    /// Takes what a round found; forgets who is no member any more.
+    /// The members that are still being read.
+    pub(super) fn under_way(&self) -> Vec<Arc<str>> {
+        self.late.iter().map(|read| Arc::clone(&read.id)).collect()
+    }
+
+    /// Takes what a round found, and what late reads have found meanwhile; forgets who is no member any
+    /// more.
     pub(super) fn record(&mut self, round: Round, workload: &Workload, now: Moment) {
-        self.memories.retain(|(id, _)| workload.members.iter().any(|member| member.id == *id));
-        for (id, result) in round {
+        let Round { mut found, late } = round;
+        self.late.retain_mut(|read| match read.now_or_never() {
+            Some(read) => {
+                found.push(read);
+                false
+            }
+            None => true,
+        });
+        self.late.extend(late);
+        let is_member = |id: &Arc<str>| workload.members.iter().any(|member| member.id == *id);
+        self.late.retain(|read| is_member(&read.id));
+        self.memories.retain(|(id, _)| is_member(id));
+        for (id, result) in found.into_iter().filter(|(id, _)| is_member(id)) {
             let memory = match self.position(&id) {
                 Ok(known) => &mut self.memories[known].1,
                 Err(place) => {
@@ -103,16 +190,18 @@ impl Engines {
     }
 }
 
+fn target(member: &Member, policy: &Policy) -> Result<Target, Why> {
+    let endpoint = member.endpoint.as_ref().ok_or(Why::NoEndpoint)?;
+    Target::new(endpoint, policy.metrics_port, policy.metrics_path.as_deref())
+        .map_err(|error| error.why())
+}
+
 async fn scrape(
     parts: &Parts,
-    member: &Member,
-    policy: &Policy,
+    target: Result<Target, Why>,
     filter: &Filter,
 ) -> Result<EngineSample, Why> {
-    let endpoint = member.endpoint.as_ref().ok_or(Why::NoEndpoint)?;
-    let target = Target::new(endpoint, policy.metrics_port, policy.metrics_path.as_deref())
-        .map_err(|error| error.why())?;
-    let page = parts.scraper.open(&target).await.map_err(|error| error.why())?;
+    let page = parts.scraper.open(&target?).await.map_err(|error| error.why())?;
     // Apart from what waits for its turn: that may be thousands.
     Box::pin(fold(parts, page, filter)).await
 }
@@ -131,3 +220,6 @@ async fn fold(parts: &Parts, page: Page, filter: &Filter) -> Result<EngineSample
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,7 +16,7 @@ use crate::trigger::Context;
 /// Longer than a machine under load needs, and half of the deadline of a read.
 const SOON: Duration = Duration::from_secs(30);
 
-fn workload(replicas: u32, metadata: &[(&str, &str)], endpoint: Option<&str>) -> Workload {
+pub(super) fn workload(replicas: u32, metadata: &[(&str, &str)], endpoint: Option<&str>) -> Workload {
     let metadata = metadata.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
     let member = |url: &str| Member {
         id: url.into(),
@@ -40,7 +40,7 @@ fn workload(replicas: u32, metadata: &[(&str, &str)], endpoint: Option<&str>) ->
     }
 }
 
-fn parts(workload: Workload) -> Arc<Parts> {
+pub(super) fn parts(workload: Workload) -> Arc<Parts> {
     let clock = Clock::start();
     let registry = Registry::new(Limits::default(), clock);
     let workloads = [(workload.key.clone(), Arc::new(workload))].into();

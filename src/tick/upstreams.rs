@@ -4,9 +4,12 @@
 //! part of it stands as it was: what it has read is still good. Readers are tasks of their own, so
 //! that no tick waits for a server that serves others too.
 
+mod batches;
 mod devices;
 mod followed;
+mod kept;
 mod prometheus;
+mod skew;
 mod wake;
 
 use std::collections::BTreeSet;

@@ -20,14 +20,21 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use axum::http::{HeaderMap, header};
 
+use tokio::time::timeout;
+
 use super::Error;
 use crate::files::{self, MAX_KEY_BYTES};
+use crate::token;
 
 /// Tokens are longer than a guess and shorter than a page.
 const TOKEN_BYTES: std::ops::RangeInclusive<usize> = 16..=4_096;
+
+/// Longest time for which a request waits for the token's file.
+const MAX_READ: Duration = Duration::from_secs(2);
 
 /// Headers by which proxies, Envoy and Linkerd say that they speak for somebody else.
 const FORWARDING: [&str; 5] =
@@ -57,7 +64,7 @@ pub struct TokenFile {
 /// The rule of the module's table.
 #[derive(Debug, Clone, Default)]
 pub struct Access {
-    token_file: Option<PathBuf>,
+    token_file: Option<token::TokenFile>,
 }
 
 impl Access {
@@ -65,7 +72,7 @@ impl Access {
     /// once; without a file, writes only from the own host.
     #[must_use]
     pub fn new(token_file: Option<PathBuf>) -> Access {
-        Access { token_file }
+        Access { token_file: token_file.map(token::TokenFile::new) }
     }
 
     /// Reads the token once, so that a file that is of no use is told at the start.
@@ -74,7 +81,8 @@ impl Access {
     ///
     /// When there is a file and no token can be had from it.
     pub fn check_file(&self) -> Result<(), TokenFile> {
-        self.token_file.as_deref().map_or(Ok(()), |path| read_token(path).map(drop))
+        let Some(file) = &self.token_file else { return Ok(()) };
+        token_of(file.path(), files::read(file.path(), MAX_KEY_BYTES)).map(drop)
     }
 
     pub(crate) async fn check(
@@ -89,11 +97,10 @@ impl Access {
         match (&self.token_file, intent) {
             (None, Intent::Read) => Ok(()),
             (None, Intent::Write) => Err(Error::WritesAreLocal),
-            (Some(path), Intent::Read | Intent::Write) => {
-                let path = path.clone();
-                // On a thread of its own: a disk may hang.
-                let read = tokio::task::spawn_blocking(move || read_token(&path)).await;
-                let token = read.ok().and_then(Result::ok).ok_or(Error::TokenFile)?;
+            (Some(file), Intent::Read | Intent::Write) => {
+                let read =
+                    timeout(MAX_READ, file.read()).await.map_err(|_late| Error::TokenFile)?;
+                let token = token_of(file.path(), read).map_err(|_unusable| Error::TokenFile)?;
                 let given = bearer(headers).ok_or(Error::Token)?;
                 if same_bytes(given, &token) { Ok(()) } else { Err(Error::Token) }
             }
@@ -141,10 +148,10 @@ fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"Bearer ").then(|| token.trim_ascii())
 }
 
-fn read_token(path: &Path) -> Result<Vec<u8>, TokenFile> {
+fn token_of(path: &Path, read: io::Result<Vec<u8>>) -> Result<Vec<u8>, TokenFile> {
     let failed = |source| TokenFile { path: path.to_owned(), source };
-    let file = files::read(path, MAX_KEY_BYTES).map_err(|error| failed(Some(error)))?;
-    let token = file.trim_ascii();
+    let bytes = read.map_err(|error| failed(Some(error)))?;
+    let token = bytes.trim_ascii();
     if TOKEN_BYTES.contains(&token.len()) { Ok(token.to_vec()) } else { Err(failed(None)) }
 }
 
@@ -240,6 +247,21 @@ mod tests {
         let access = Access::new(Some("/nonexistent/token".into()));
         let answer = access.check(Intent::Read, far, &headers(&[])).await;
         assert_eq!(answer, Err(Error::TokenFile));
+    }
+
+    #[tokio::test]
+    async fn a_token_file_that_hangs_is_told_and_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("token");
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        // A writer that is there and writes nothing.
+        let writer = std::fs::File::options().read(true).write(true).open(&path).unwrap();
+        let access = Access::new(Some(path));
+        let far: SocketAddr = "10.0.0.7:1".parse().unwrap();
+        let sent = headers(&[("authorization", &format!("Bearer {TOKEN}"))]);
+        let answer = timeout(Duration::from_secs(30), access.check(Intent::Write, far, &sent));
+        assert_eq!(answer.await.expect("it is not waited for"), Err(Error::TokenFile));
+        drop(writer);
     }
 
     #[tokio::test]

@@ -158,7 +158,9 @@ impl Replay {
                     ..GpuSample::default()
                 })
             }
-            (Some(Devices::Lost(_)), Some(at)) => Gpu::Lost { for_ms: self.now.millis_since(at) },
+            (Some(Devices::Lost(_)), Some(at)) => {
+                Gpu::Lost { for_ms: self.now.millis_since(at), why: None }
+            },
             (Some(Devices::Lost(_)) | None, _) => Gpu::Absent,
         };
         let source = self.spec.has_wake_source.then(|| {

@@ -71,8 +71,8 @@ fn inputs(state: &State, observation: &Observation, said: &Said) -> Inputs {
         running: seen.running,
         kv_usage: seen.kv_max,
         gpu_busy: match &observation.gpu {
-            Gpu::Fresh(sample) => sample.busy,
-            Gpu::Absent | Gpu::Lost { .. } => None,
+            Gpu::Fresh(sample) if sample.unread == 0 => sample.busy,
+            Gpu::Fresh(_) | Gpu::Absent | Gpu::Unread { .. } | Gpu::Lost { .. } => None,
         },
         gateway_queued: said.door.queued,
         age_ms: seen.age_ms,

@@ -5,7 +5,9 @@
 use std::fmt;
 
 use super::Reason;
+use crate::decision::Why;
 use crate::decision::cost::USABLE_ROWS;
+use crate::decision::gpu::LOST_MS;
 use crate::duration::format_millis;
 
 impl fmt::Display for Reason {
@@ -70,9 +72,22 @@ impl fmt::Display for Reason {
             }
             Reason::KvFits { used } => write!(f, "KV caches fit ({used:.2} in use)"),
             Reason::GpuAbsent => f.write_str("no GPU metrics for this workload"),
-            Reason::GpuLost { for_ms } => {
-                write!(f, "GPU metrics lost for {}: no step down", format_millis(*for_ms))
+            Reason::GpuUnread { why } => {
+                write!(f, "GPU metrics cannot be read: {}", gpu_cause(*why))
             }
+            Reason::GpuLost { for_ms, why } => write!(
+                f,
+                "GPU metrics lost for {} ({}): {}",
+                format_millis(*for_ms),
+                why.map_or("what is read names no device of this workload", gpu_cause),
+                let_down(*for_ms)
+            ),
+            Reason::GpuPartial { unread, devices, for_ms } => write!(
+                f,
+                "GPU metrics of {unread} replica(s) missing for {}, {devices} device(s) read: {}",
+                format_millis(*for_ms),
+                let_down(*for_ms)
+            ),
             Reason::GpuNoInformation { activity } => write!(
                 f,
                 "GPU activity {:.0} % does not follow the work: no information",
@@ -156,6 +171,36 @@ impl fmt::Display for Reason {
             Reason::Clamped { wanted } => write!(f, "the rules wanted {wanted}"),
         }
     }
+}
+
+/// Why GPU metrics cannot be read, where that is not said of an engine.
+fn gpu_cause(why: Why) -> &'static str {
+    match why {
+        Why::Refused => "connection refused",
+        Why::NoKnownSeries => {
+            "no DCGM series with a device's UUID in the answer: wrong address, or names of a version \
+             not known here"
+        }
+        Why::NotYetRead
+        | Why::NoEndpoint
+        | Why::Timeout
+        | Why::Transport
+        | Why::Tls
+        | Why::Unauthorized
+        | Why::HttpStatus
+        | Why::BadBody
+        | Why::TooLarge
+        | Why::AmbiguousTenant
+        | Why::Partial
+        | Why::NotMoving
+        | Why::PodGone
+        | Why::Impossible => why.sentence(),
+    }
+}
+
+/// What the lack of GPU metrics means for a step down.
+fn let_down(for_ms: u64) -> &'static str {
+    if for_ms < LOST_MS { "no step down, for 1h at most" } else { "the rule is silent after 1h" }
 }
 
 #[cfg(test)]

@@ -69,9 +69,10 @@ fn engine() -> impl Strategy<Value = Engine> {
 fn gpu() -> impl Strategy<Value = Gpu> {
     prop_oneof![
         Just(Gpu::Absent),
-        any::<u64>().prop_map(|for_ms| Gpu::Lost { for_ms }),
-        (number(), number(), number()).prop_map(|(busy, sm, dram)| {
-            Gpu::Fresh(GpuSample { devices: 1, busy, sm, tensor: None, dram })
+        Just(Gpu::Unread { why: Why::Timeout }),
+        any::<u64>().prop_map(|for_ms| Gpu::Lost { for_ms, why: None }),
+        (number(), number(), number(), 0..3_u32).prop_map(|(busy, sm, dram, unread)| {
+            Gpu::Fresh(GpuSample { devices: 1, unread, busy, sm, tensor: None, dram })
         }),
     ]
 }

@@ -1,7 +1,7 @@
 //! Rule 4: the ceiling, and what idle GPUs say about a queue.
 
 use super::build::{Bench, Does, reason, wanted};
-use crate::decision::{Gpu, GpuSample, Notice, Reason, Rule};
+use crate::decision::{Gpu, GpuSample, Notice, Reason, Rule, Why};
 
 fn gpu(busy: f64, sm: Option<f64>) -> Gpu {
     Gpu::Fresh(GpuSample { devices: 1, busy: Some(busy), sm, ..GpuSample::default() })
@@ -136,6 +136,56 @@ fn a_slow_queue_beside_idle_gpus_caps_what_the_queue_adds() {
     let decision = bench.last.unwrap();
     assert_eq!(decision.want, 2);
     assert_eq!(reason(&decision, Rule::Queue), Reason::NotServing { waiting: 60.0, busy: 0.01 });
+}
+
+#[test]
+fn an_idle_device_of_one_replica_proves_nothing_of_the_others() {
+    let mut bench = Bench::new(4).deaf();
+    bench.seen.gpu =
+        Gpu::Fresh(GpuSample { devices: 1, unread: 3, busy: Some(0.0), ..GpuSample::default() });
+    // What would be capped, were all four idle.
+    let slow = |_| Does { generated: 1.0, steps: 1.0, ..Does::default() }.waiting(30.0);
+    bench.run(120, slow);
+    let decision = bench.last.clone().unwrap();
+    assert!(decision.want > 4, "{decision:?}");
+    assert!(!matches!(reason(&decision, Rule::Queue), Reason::NotServing { .. }), "{decision:?}");
+    assert_eq!(decision.inputs.gpu_busy, None);
+}
+
+#[test]
+fn devices_of_some_replicas_let_nothing_go_for_an_hour_and_raise_nothing() {
+    let mut bench = informed(3);
+    let part = |unread| {
+        let (busy, sm) = (Some(0.99), Some(0.95));
+        Gpu::Fresh(GpuSample { devices: 1, unread, busy, sm, ..GpuSample::default() })
+    };
+    bench.seen.gpu = part(2);
+    let waits = |index: usize| Does::serving(20.0).waiting(if index == 0 { 1.0 } else { 0.0 });
+    bench.run(300, waits);
+    assert_eq!(wanted(bench.last.as_ref().unwrap(), Rule::GpuCeiling), None);
+    bench.run(3_290, |_| Does::serving(0.0));
+    let held = bench.last.clone().unwrap();
+    assert_eq!(held.want, 3, "{held:?}");
+    let told = reason(&held, Rule::GpuCeiling);
+    assert!(matches!(told, Reason::GpuPartial { unread: 2, devices: 1, .. }), "{told:?}");
+    assert!(told.to_string().contains("of 2 replica(s) missing"), "{told}");
+    bench.run(30, |_| Does::serving(0.0));
+    assert_eq!(bench.last.unwrap().want, 1);
+}
+
+#[test]
+fn devices_that_could_never_be_read_are_an_absent_rule_with_its_reason() {
+    let mut bench = Bench::new(1);
+    bench.seen.gpu = Gpu::Unread { why: Why::Refused };
+    let decision = bench.tick(|_| Does::serving(1.0));
+    let told = reason(&decision, Rule::GpuCeiling);
+    assert_eq!(told, Reason::GpuUnread { why: Why::Refused });
+    assert_eq!(told.to_string(), "GPU metrics cannot be read: connection refused");
+    // It stands in no way.
+    let mut bench = Bench::new(3);
+    bench.seen.gpu = Gpu::Unread { why: Why::TooLarge };
+    bench.run(2_000, |_| Does::serving(0.0));
+    assert_eq!(bench.last.unwrap().want, 1);
 }
 
 #[test]

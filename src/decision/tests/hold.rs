@@ -464,7 +464,7 @@ fn absent_stale_and_zero_are_three_things() {
 fn lost_gpu_counters_let_nothing_go_for_an_hour() {
     let mut bench = Bench::new(3);
     for minute in 0..75_u64 {
-        bench.seen.gpu = Gpu::Lost { for_ms: minute * 60_000 };
+        bench.seen.gpu = Gpu::Lost { for_ms: minute * 60_000, why: None };
         bench.run(60, IDLE);
         let want = bench.last.clone().unwrap().want;
         assert_eq!(want, if minute < 60 { 3 } else { 1 }, "minute {minute}");

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::decision::GpuSample;
 
 /// A page of an exporter, read at moment 0.
 fn read(page: &str) -> Devices {
@@ -23,7 +24,9 @@ fn pods(device: &Device) -> Vec<&str> {
 }
 
 fn share(devices: &Devices, pods: &[&str]) -> Option<GpuSample> {
-    devices.share_of("serving", |pod| pods.contains(&pod), Moment(0))
+    let share = Owned::of(devices).share_of("serving", pods.iter().copied(), Moment(0))?;
+    // Of pods that are asked for and hold nothing the tests below say nothing.
+    Some(GpuSample { unread: 0, ..share })
 }
 
 const ONE_OWNER: &str = r#"
@@ -49,7 +52,10 @@ fn a_device_with_one_owner_is_attributed_to_it() {
     assert_eq!(share(&devices, &["api-1"]), Some(expected));
     // Another workload's pods, another tenant's namespace, a pod in its warm-up.
     assert_eq!(share(&devices, &["api-2"]), None);
-    assert_eq!(devices.share_of("other", |_| true, Moment(0)), None);
+    let owned = Owned::of(&devices);
+    assert_eq!(owned.share_of("other", ["api-1"], Moment(0)), None);
+    assert_eq!(owned.pods("serving").collect::<Vec<_>>(), ["api-1"]);
+    assert_eq!(owned.pods("other").count(), 0);
     assert_eq!(share(&devices, &[]), None);
 }
 
@@ -212,7 +218,7 @@ fn f56_memory_that_is_not_told_is_not_zero() {
 #[test]
 fn f57_rows_without_a_pod_are_attributed_to_nobody() {
     let devices = read("DCGM_FI_DEV_GPU_UTIL{UUID=\"G\",dra_device_name=\"gpu-3\"} 80\n");
-    assert_eq!(devices.share_of("serving", |_| true, Moment(0)), None);
+    assert_eq!(Owned::of(&devices), Owned::default());
 }
 
 #[test]
@@ -325,7 +331,8 @@ fn two_exporters_of_a_node_are_one_device_by_its_newest_row() {
     let device = devices.by_key.values().next().unwrap();
     assert_eq!((device.gpu_util, device.at), (Some(0.3), Moment(107_000)));
     // Older than asked for: not counted.
-    let share_since = |since| devices.share_of("serving", |_| true, Moment(since));
+    let owned = Owned::of(&devices);
+    let share_since = |since| owned.share_of("serving", ["a"], Moment(since));
     assert_eq!(share_since(107_000).map(|s| s.devices), Some(1));
     assert_eq!(share_since(107_001), None);
 }
@@ -351,6 +358,54 @@ fn pages_of_several_exporters_merge_by_device() {
     assert_eq!(devices.by_key.len(), 2);
     let sample = share(&devices, &["api-1", "api-2"]).unwrap();
     assert_eq!((sample.devices, sample.busy), (2, Some((0.139206 + 0.5) / 2.0)));
+}
+
+#[test]
+fn pods_of_which_no_device_was_read_are_counted() {
+    let owned = Owned::of(&read(concat!(
+        "DCGM_FI_DEV_GPU_UTIL{UUID=\"1\",namespace=\"serving\",pod=\"a\"} 40\n",
+        "DCGM_FI_DEV_GPU_UTIL{UUID=\"2\",namespace=\"serving\",pod=\"a\"} 60\n",
+        "DCGM_FI_DEV_GPU_UTIL{UUID=\"3\",namespace=\"serving\",pod=\"b\"} 80\n",
+        "DCGM_FI_DEV_GPU_UTIL{UUID=\"4\",namespace=\"serving\",pod=\"c\"} 10\n",
+        "DCGM_FI_DEV_GPU_UTIL{UUID=\"4\",namespace=\"serving\",pod=\"d\"} 10\n",
+        "DCGM_FI_DEV_FB_USED{UUID=\"5\",namespace=\"serving\",pod=\"e\"} 10\n",
+    )));
+    // Shared, without activity, and not there at all.
+    let share = owned.share_of("serving", ["a", "b", "c", "e", "f"], Moment(0)).unwrap();
+    assert_eq!((share.devices, share.unread), (3, 3));
+    assert!((share.busy.unwrap() - 0.6).abs() < 1e-9, "{share:?}");
+}
+
+#[test]
+fn a_device_that_cannot_be_read_any_more_names_nobody_anew() {
+    let of = |uuid: &str, pod: &str| {
+        format!("DCGM_FI_DEV_GPU_UTIL{{UUID=\"{uuid}\",namespace=\"serving\",pod=\"{pod}\"}} 50\n")
+    };
+    let both = read(&(of("1", "a") + &of("2", "b")));
+    let mut now = read(&of("1", "c"));
+    now.fill(&both, Moment(0));
+    let owners: Vec<_> = now.by_key.values().map(pods).collect();
+    assert_eq!(owners, [vec!["c"], vec![]]);
+    let mut later = read(&of("1", "c"));
+    later.fill(&both, Moment(1));
+    assert_eq!(later.by_key.len(), 1, "too old to be taken over");
+}
+
+#[test]
+fn a_device_whose_source_is_ahead_is_as_old_as_its_first_sight() {
+    let ahead = |at: i64| {
+        let labels = [("UUID", "G"), ("pod", "a"), ("namespace", "serving")];
+        let mut fold = DcgmFold::default();
+        fold.add("DCGM_FI_DEV_GPU_UTIL", labels.into_iter(), 50.0, Moment(at));
+        fold.finish().unwrap()
+    };
+    let (mut first, mut again, mut moved) = (ahead(600_000), ahead(600_000), ahead(615_000));
+    first.follow(&Devices::default(), Moment(1_000));
+    again.follow(&first, Moment(16_000));
+    moved.follow(&again, Moment(31_000));
+    let sampled_at = |devices: &Devices| devices.by_key.values().next().unwrap().sampled_at();
+    assert_eq!([&first, &again, &moved].map(sampled_at), [1_000, 1_000, 31_000].map(Moment));
+    assert!(Owned::of(&again).share_of("serving", ["a"], Moment(1_001)).is_none());
 }
 
 #[test]

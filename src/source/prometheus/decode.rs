@@ -23,6 +23,8 @@ pub struct Answer {
     pub series: Vec<Series>,
     /// Warnings that came with it: the answer may be partial.
     pub warnings: usize,
+    /// When it was sent, to the second, by the clock of whoever sent it: the answer's `Date`.
+    pub told_at: Option<Moment>,
 }
 
 /// One series.
@@ -107,7 +109,7 @@ pub(super) fn answer(body: &[u8]) -> Result<Answer, Error> {
         }
         Data::String(_) => return Err(bad("a string")),
     };
-    Ok(Answer { series, warnings: envelope.warnings.len() })
+    Ok(Answer { series, warnings: envelope.warnings.len(), told_at: None })
 }
 
 /// Names the fault of an answer with another status.

@@ -120,6 +120,41 @@ async fn without_a_usable_token_nothing_is_sent() {
 }
 
 #[tokio::test]
+async fn a_token_file_that_hangs_ends_at_the_deadline_and_holds_no_turn() {
+    let server = Server::start(json(EMPTY)).await;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("token");
+    assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+    // A writer that is there and writes nothing.
+    let writer = fs::File::options().read(true).write(true).open(&path).unwrap();
+    let config = PrometheusConfig {
+        bearer_token_file: Some(path.clone()),
+        timeout_ms: 100,
+        ..config(&base(&server))
+    };
+    let client = PrometheusClient::new(&config).unwrap();
+    let query = query();
+    let all =
+        futures_util::future::join_all((0..2 * MAX_CONCURRENT).map(|_| client.instant(&query)));
+    for error in timeout(Duration::from_secs(30), all).await.expect("none waits for the disk") {
+        assert!(matches!(error, Err(Error::Timeout { deadline_ms: 100 })), "{error:?}");
+    }
+    assert_eq!(server.accepted(), 0);
+    drop(writer);
+}
+
+#[tokio::test]
+async fn an_answer_tells_when_it_was_sent() {
+    let date = "Content-Type: application/json\r\nDate: Mon, 30 Nov 2026 10:31:33 GMT\r\n";
+    let told = ask(Act::Answer(answer("200 OK", date, EMPTY))).await.unwrap().told_at;
+    assert_eq!(told, Some(Moment(1_796_034_693_000)));
+    for date in ["", "Date: yesterday\r\n", "Date: \u{fffd}\r\n"] {
+        let head = format!("Content-Type: application/json\r\n{date}");
+        assert_eq!(ask(Act::Answer(answer("200 OK", &head, EMPTY))).await.unwrap().told_at, None);
+    }
+}
+
+#[tokio::test]
 async fn f16_faults_are_told_apart() {
     let fault =
         |kind: &str| format!(r#"{{"status":"error","errorType":"{kind}","error":"SECRET"}}"#);
@@ -232,6 +267,22 @@ async fn queries_at_once_are_bounded() {
             .await;
     assert!(answers.iter().all(Result::is_ok), "{answers:?}");
     assert_eq!(server.most_pausing(), MAX_CONCURRENT);
+}
+
+#[tokio::test]
+async fn the_last_of_many_questions_has_its_turn_however_long_the_others_take() {
+    let act = Act::Late(Duration::from_millis(1_800), ok("application/json", EMPTY));
+    let server = Server::start(act).await;
+    let client = PrometheusClient::new(&config(&base(&server))).unwrap();
+    let query = query();
+    // Three rounds of others before the last: longer than who asks for a single workload would wait.
+    let all = (0..4 * MAX_CONCURRENT).map(|_| client.instant(&query));
+    let answers = futures_util::future::join_all(all).await;
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    let own = client.with_own_turns(1);
+    let all = (0..5).map(|_| own.instant(&query));
+    let answers = futures_util::future::join_all(all).await;
+    assert!(matches!(answers.last(), Some(Err(Error::NoTurn { waited_ms: 5_000 }))), "{answers:?}");
 }
 
 #[tokio::test]

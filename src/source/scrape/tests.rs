@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use super::*;
 use crate::decision::Why;
 use crate::source::tests::{
-    Act, FLOODS, Flood, Server, answer, everything_said, ok, tls_file, tls_server,
+    Act, BlackHole, FLOODS, Flood, Server, answer, everything_said, ok, tls_file, tls_server,
     with_longest_pause,
 };
 
@@ -431,6 +431,20 @@ async fn f15_many_endpoints_that_hang_hold_up_each_other_and_nobody_else() {
     let turned_away =
         all_hang.await.iter().filter(|read| matches!(read, Err(Error::NoTurn { .. }))).count();
     assert!(turned_away >= 8, "one turn of 500 ms each within a second: {turned_away}");
+}
+
+#[tokio::test]
+async fn endpoints_that_let_nobody_in_are_late_as_those_that_hang() {
+    let hole = BlackHole::start().await;
+    let url = format!("http://{}/metrics", hole.address);
+    for timeout_ms in 100..120 {
+        let scraper = Scraper::new(Options { timeout_ms, ..options() }).unwrap();
+        let all = scraper.lanes.of("nobody").clone();
+        let error = read(&scraper, &url).await.unwrap_err();
+        assert!(matches!(error, Error::Timeout { .. }), "{error:?}");
+        let lane = scraper.lanes.of(&hole.address.to_string()).clone();
+        assert!(!Arc::ptr_eq(&lane, &all), "it waits for its like and holds up nobody else");
+    }
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 //!
 //! Must not follow the page from reading to reading: that is the memory's.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
 
 use super::template::{Subject, Template};
@@ -21,10 +21,11 @@ pub(super) struct PageReader {
     pub(super) matchers: Vec<(LabelName, Template)>,
 }
 
-/// All series of the metric.
-#[derive(Debug)]
+/// All series of the metric that have the matchers' labels, by these labels' values, so that a
+/// workload's are found without a look at all others'.
+#[derive(Debug, Default)]
 pub(super) struct Page {
-    series: Vec<(BTreeMap<String, String>, f64)>,
+    by_values: HashMap<Vec<String>, BTreeMap<u64, f64>>,
     exists: bool,
 }
 
@@ -33,7 +34,7 @@ impl PageReader {
         let page = self.scraper.open(&self.target).await?;
         let mut parser = Parser::new(page.format());
         let mut wanted =
-            Wanted { metric: &self.metric, page: Page { series: Vec::new(), exists: false } };
+            Wanted { metric: &self.metric, matchers: &self.matchers, page: Page::default() };
         let read = page.read(|chunk| match parser.push(chunk, &mut wanted) {
             Ok(()) => ControlFlow::Continue(()),
             Err(error) => ControlFlow::Break(error),
@@ -51,16 +52,10 @@ impl PageReader {
 
     /// The series that are this workload's.
     pub(super) fn demand(&self, page: &Page, subject: &Subject<'_>) -> Result<Demand, Error> {
-        let mut expected = Vec::with_capacity(self.matchers.len());
-        for (label, template) in &self.matchers {
-            expected.push((label.as_str(), template.render(subject)?));
-        }
-        let is_ours = |labels: &BTreeMap<String, String>| {
-            expected.iter().all(|(label, value)| labels.get(*label) == Some(value))
-        };
-        let ours = page.series.iter().filter(|(labels, _)| is_ours(labels));
+        let values = self.matchers.iter().map(|(_, template)| template.render(subject));
+        let values: Vec<String> = values.collect::<Result<_, Error>>()?;
         bounded(Demand {
-            series: ours.map(|(labels, value)| (key(labels.iter()), *value)).collect(),
+            series: page.by_values.get(&values).cloned().unwrap_or_default(),
             exists: page.exists,
             gateway_answered: true,
             partial: false,
@@ -70,6 +65,7 @@ impl PageReader {
 
 struct Wanted<'a> {
     metric: &'a str,
+    matchers: &'a [(LabelName, Template)],
     page: Page,
 }
 
@@ -81,10 +77,15 @@ impl Sink for Wanted<'_> {
     }
 
     fn sample(&mut self, (): (), sample: Sample<'_>) {
-        let labels =
-            sample.labels.map(|(name, value)| (name.to_owned(), value.into_owned())).collect();
-        self.page.series.push((labels, sample.value));
         self.page.exists = true;
+        let labels: BTreeMap<&str, _> = sample.labels.collect();
+        let value_of = |(label, _): &(LabelName, Template)| {
+            labels.get(label.as_str()).map(|value| value.clone().into_owned())
+        };
+        if let Some(values) = self.matchers.iter().map(value_of).collect::<Option<Vec<String>>>() {
+            let series = self.page.by_values.entry(values).or_default();
+            series.insert(key(labels.iter()), sample.value);
+        }
     }
 
     fn declared(&mut self, (): (), _name: &str) {

@@ -2,6 +2,7 @@
 //!
 //! Must not attribute a device: `signals::dcgm` knows whose it certainly is.
 
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,16 +12,18 @@ use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
+use super::batches::Batches;
 use super::followed::Followed;
+use super::kept::kept_running;
+use super::skew::Skew;
 use crate::clock::Clock;
 use crate::decision::{Gpu, Moment, Phase, WARM_UP_MS, Why};
-use crate::inventory::Workload;
+use crate::inventory::{Member, Workload};
 use crate::metrics::Metrics;
-use crate::signals::dcgm::{DcgmFold, DcgmReader, Devices, OwnerMemory, prometheus_names};
-use crate::source::engines::dcgm_series;
+use crate::signals::dcgm::{DcgmFold, DcgmReader, Devices, Owned, OwnerMemory, prometheus_names};
+use crate::source::engines::{Batch, dcgm_series};
 use crate::source::prometheus::PrometheusClient;
 use crate::source::scrape::{Scraper, Target};
-use crate::source::selector::Namespaces;
 
 /// Time between two reads: dcgm-exporter collects every 30 s and is commonly scraped every 15 s.
 const INTERVAL_MS: u64 = 15_000;
@@ -37,11 +40,35 @@ pub(super) enum From {
     Exporters(Vec<Target>, Scraper),
 }
 
-/// The newest sample of each device, and for how long one is fresh.
-#[derive(Debug, Clone, Default)]
+/// What the last round found.
+#[derive(Debug)]
 struct Latest {
-    devices: Arc<Devices>,
+    owned: Owned,
+    /// For how long a sample is fresh.
     fresh_ms: u64,
+    unread: Unread,
+}
+
+/// Whose devices may exist and could not be read.
+#[derive(Debug)]
+enum Unread {
+    /// Those of any workload.
+    Any(Why),
+    /// Those of the workloads of these namespaces.
+    Of(BTreeMap<Box<str>, Why>),
+}
+
+impl Unread {
+    fn none() -> Unread {
+        Unread::Of(BTreeMap::new())
+    }
+
+    fn why(&self, namespace: &str) -> Option<Why> {
+        match self {
+            Unread::Any(why) => Some(*why),
+            Unread::Of(namespaces) => namespaces.get(namespace).copied(),
+        }
+    }
 }
 
 /// The reader of all devices. Its task ends with it.
@@ -49,44 +76,45 @@ struct Latest {
 pub(super) struct Reader {
     followed: Arc<Followed>,
     latest: watch::Receiver<Latest>,
-    by: By,
-}
-
-/// Who starts the rounds.
-#[derive(Debug)]
-enum By {
-    /// A task, by the process's own time.
-    Task(#[expect(dead_code, reason = "it ends with its value")] AbortOnDropHandle<()>),
-    /// Who steps the clock.
-    Caller(Box<Mutex<Rounds>>),
+    rounds: Arc<Mutex<Rounds>>,
+    /// None on a stepped clock: then whoever steps it asks for the rounds.
+    task: Option<AbortOnDropHandle<()>>,
 }
 
 impl Reader {
     pub(super) fn start(from: From, metrics: Metrics, clock: Clock) -> Reader {
         let followed = Arc::new(Followed::default());
-        let (publish, latest) = watch::channel(Latest::default());
+        let not_yet = Latest {
+            owned: Owned::default(),
+            fresh_ms: Intervals::default().fresh_ms(),
+            unread: Unread::Any(Why::NotYetRead),
+        };
+        let (publish, latest) = watch::channel(not_yet);
         let rounds = Rounds {
             from,
             metrics,
             clock,
             followed: Arc::clone(&followed),
             publish,
+            last: Devices::default(),
+            batches: Batches::default(),
+            skew: Skew::default(),
             intervals: Intervals::default(),
             owners: OwnerMemory::default(),
             due: clock.now(),
         };
-        let by = if clock.is_stepped() {
-            By::Caller(Box::new(Mutex::new(rounds)))
-        } else {
-            By::Task(AbortOnDropHandle::new(tokio::spawn(rounds.run())))
-        };
-        Reader { followed, latest, by }
+        let rounds = Arc::new(Mutex::new(rounds));
+        let task = (!clock.is_stepped()).then(|| {
+            let (rounds, followed) = (Arc::clone(&rounds), Arc::clone(&followed));
+            kept_running("dcgm", move || run(Arc::clone(&rounds), Arc::clone(&followed)))
+        });
+        Reader { followed, latest, rounds, task }
     }
 
     /// Reads the devices if that is due: on a stepped clock nobody else does.
     pub(super) async fn read(&self) {
-        if let By::Caller(rounds) = &self.by {
-            rounds.lock().await.read_if_due().await;
+        if self.task.is_none() {
+            self.rounds.lock().await.read_if_due().await;
         }
     }
 
@@ -100,22 +128,33 @@ impl Reader {
     ) -> Gpu {
         let namespace = &workload.key.namespace;
         self.followed.follow(namespace, now);
-        let warm = |pod: &str| {
-            workload.members.iter().any(|member| {
-                let warm = member.ready_at.is_none_or(|at| now.millis_since(at) >= WARM_UP_MS);
-                *member.id == *pod && member.phase == Phase::Ready && warm
-            })
+        let is_warm = |member: &&Member| {
+            let warm = member.ready_at.is_none_or(|at| now.millis_since(at) >= WARM_UP_MS);
+            member.phase == Phase::Ready && warm
         };
+        let warm = workload.members.iter().filter(is_warm).map(|member| &*member.id);
         let latest = self.latest.borrow();
         let since = now.minus_millis(latest.fresh_ms);
-        let sample = latest.devices.share_of(namespace, warm, since);
-        match (sample, *seen_at) {
-            (Some(sample), _) => {
+        let sample = latest.owned.share_of(namespace, warm, since);
+        let why = latest.unread.why(namespace);
+        match (sample, *seen_at, why) {
+            (Some(sample), _, _) => {
                 *seen_at = Some(now);
                 Gpu::Fresh(sample)
             }
-            (None, Some(at)) => Gpu::Lost { for_ms: now.millis_since(at) },
-            (None, None) => Gpu::Absent,
+            (None, Some(at), why) => Gpu::Lost { for_ms: now.millis_since(at), why },
+            (None, None, Some(why)) => Gpu::Unread { why },
+            (None, None, None) => Gpu::Absent,
+        }
+    }
+}
+
+async fn run(rounds: Arc<Mutex<Rounds>>, followed: Arc<Followed>) {
+    loop {
+        rounds.lock().await.read().await;
+        tokio::select! {
+            () = sleep(Duration::from_millis(INTERVAL_MS)) => {}
+            () = followed.joined() => {}
         }
     }
 }
@@ -128,22 +167,16 @@ struct Rounds {
     clock: Clock,
     followed: Arc<Followed>,
     publish: watch::Sender<Latest>,
+    /// The devices as they were last read.
+    last: Devices,
+    batches: Batches,
+    skew: Skew,
     intervals: Intervals,
     owners: OwnerMemory,
     due: Moment,
 }
 
 impl Rounds {
-    async fn run(mut self) {
-        loop {
-            self.read().await;
-            tokio::select! {
-                () = sleep(Duration::from_millis(INTERVAL_MS)) => {}
-                () = self.followed.joined() => {}
-            }
-        }
-    }
-
     async fn read_if_due(&mut self) {
         let now = self.clock.now();
         if now >= self.due {
@@ -154,25 +187,49 @@ impl Rounds {
 
     async fn read(&mut self) {
         let started = Instant::now();
-        let now = self.clock.now();
-        let read = match &self.from {
-            From::Prometheus(client) => query(client, &self.followed.current(now)).await,
+        let Round { mut devices, failed, unread } = match &self.from {
+            From::Prometheus(client) => {
+                let now = self.clock.now();
+                let namespaces = self.followed.current(now);
+                let names = prometheus_names();
+                let ask = |batch| {
+                    let (client, names, clock) = (client, &names, self.clock);
+                    async move {
+                        let read = dcgm_series(client, &batch, names, WINDOW_MS).await;
+                        read.map(|found| (found, clock.now()))
+                    }
+                };
+                let answers = self.batches.ask(&namespaces, now, ask).await;
+                let mut round = Round::default();
+                for (batch, answer) in answers {
+                    let answer = answer.map_err(|error| error.why()).map(|(mut found, came_at)| {
+                        self.skew.correct(&mut found, came_at);
+                        found
+                    });
+                    round.add_batch(batch.iter(), answer);
+                }
+                round
+            }
             From::Exporters(targets, scraper) => scrape(targets, scraper, self.clock).await,
         };
-        self.metrics.scraped(started.elapsed(), read.failed);
-        let mut devices = read.devices;
-        let last = Arc::clone(&self.publish.borrow().devices);
-        self.intervals.learn(&last, &devices);
+        self.metrics.scraped(started.elapsed(), failed);
+        let now = self.clock.now();
+        devices.follow(&self.last, now);
+        self.intervals.learn(&self.last, &devices);
         let fresh_ms = self.intervals.fresh_ms();
-        if read.failed.is_some() {
-            // What could not be read now is as old as it was; `share_of` judges its age.
-            let since = self.clock.now().minus_millis(fresh_ms);
-            let mut last = Devices::clone(&last);
-            last.by_key.retain(|_, device| device.at >= since);
-            devices.merge(last);
+        if failed.is_some() {
+            devices.fill(&self.last, now.minus_millis(fresh_ms));
         }
-        self.owners.update(&mut devices, self.clock.now());
-        self.publish.send_replace(Latest { devices: Arc::new(devices), fresh_ms });
+        self.last = devices.clone();
+        self.owners.update(&mut devices, now);
+        let unread = match unread {
+            // Everybody answers, and nobody has a device.
+            Unread::Of(namespaces) if namespaces.is_empty() && devices.by_key.is_empty() => {
+                Unread::Any(Why::NoKnownSeries)
+            }
+            unread => unread,
+        };
+        self.publish.send_replace(Latest { owned: Owned::of(&devices), fresh_ms, unread });
     }
 }
 
@@ -204,42 +261,56 @@ impl Intervals {
 }
 
 /// What one round found. Devices that could not be read are missing from it.
-#[derive(Default)]
 struct Round {
     devices: Devices,
     failed: Option<Why>,
+    unread: Unread,
+}
+
+impl Default for Round {
+    fn default() -> Round {
+        Round { devices: Devices::default(), failed: None, unread: Unread::none() }
+    }
 }
 
 impl Round {
-    fn add(&mut self, read: Result<Devices, Why>) {
-        match read {
-            Ok(devices) => self.devices.merge(devices),
-            Err(why) => self.failed = Some(why),
+    fn add_batch<'a>(
+        &mut self,
+        namespaces: impl Iterator<Item = &'a str>,
+        answer: Result<Batch, Why>,
+    ) {
+        let why = match answer {
+            Err(why) => Some(why),
+            Ok(batch) => {
+                let mut fold = DcgmFold::default();
+                for sample in &batch.series {
+                    fold.add(&sample.name, sample.labels.iter(), sample.value, sample.at);
+                }
+                // Namespaces may well have no device: that is an answer.
+                if let Ok(devices) = fold.finish() {
+                    self.devices.merge(devices);
+                }
+                batch.partial.then_some(Why::Partial)
+            }
+        };
+        if let (Some(why), Unread::Of(unread)) = (why, &mut self.unread) {
+            self.failed = Some(why);
+            unread.extend(namespaces.map(|name| (name.into(), why)));
         }
     }
 }
 
-async fn query(client: &PrometheusClient, namespaces: &[Arc<str>]) -> Round {
-    let mut round = Round::default();
-    let names = prometheus_names();
-    let batches = Namespaces::batches(namespaces.iter().map(|name| &**name)).unwrap_or_default();
-    for batch in batches {
-        let read = dcgm_series(client, &batch, &names, WINDOW_MS).await;
-        round.add(read.map_err(|error| error.why()).and_then(|batch| {
-            let mut fold = DcgmFold::default();
-            for sample in &batch.series {
-                fold.add(&sample.name, sample.labels.iter(), sample.value, sample.at);
-            }
-            fold.finish().map_err(|error| error.why())
-        }));
-    }
-    round
-}
-
+/// Any exporter may have any workload's devices.
 async fn scrape(targets: &[Target], scraper: &Scraper, clock: Clock) -> Round {
     let mut round = Round::default();
     for read in join_all(targets.iter().map(|target| page(target, scraper, clock))).await {
-        round.add(read);
+        match read {
+            Ok(devices) => round.devices.merge(devices),
+            Err(why) => {
+                round.failed = Some(why);
+                round.unread = Unread::Any(why);
+            }
+        }
     }
     round
 }
@@ -258,80 +329,4 @@ async fn page(target: &Target, scraper: &Scraper, clock: Clock) -> Result<Device
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::decision::Replicas;
-    use crate::inventory::{Counted, Member, WorkloadKey};
-    use crate::signals::dcgm::{Device, DeviceKey, PodRef};
-
-    /// Devices by UUID with the second of their newest sample, all of pod `a/p`.
-    fn devices(sampled_s: &[(&str, i64)]) -> Devices {
-        let device = |&(uuid, at_s): &(&str, i64)| {
-            let key = DeviceKey { uuid: uuid.into(), instance: None };
-            let owners = vec![PodRef { namespace: "a".into(), pod: "p".into() }];
-            let at = Moment(at_s * 1_000);
-            (key, Device { owners, at, gpu_util: Some(0.5), ..Device::default() })
-        };
-        Devices { by_key: sampled_s.iter().map(device).collect(), ..Devices::default() }
-    }
-
-    fn learned(rounds: &[&[(&str, i64)]]) -> u64 {
-        let mut intervals = Intervals::default();
-        for pair in rounds.windows(2) {
-            intervals.learn(&devices(pair[0]), &devices(pair[1]));
-        }
-        intervals.fresh_ms()
-    }
-
-    #[test]
-    fn a_sample_is_fresh_for_three_reads_or_two_intervals_of_the_source() {
-        for (rounds, fresh_ms) in [
-            // Nothing learned, and an exporter's own page, whose samples are as new as the read.
-            (&[&[("a", 0)][..]][..], 45_000),
-            (&[&[("a", 0)], &[("a", 15)], &[("a", 30)]], 45_000),
-            // A Prometheus that scrapes each half minute; the reads between see nothing move.
-            (&[&[("a", 0)], &[("a", 0)], &[("a", 30)], &[("a", 30)], &[("a", 60)]], 60_000),
-            // Another device has missed a sample.
-            (&[&[("a", 0), ("b", 0)], &[("a", 60), ("b", 30)]], 60_000),
-            // A gap teaches nothing where there was a step before.
-            (&[&[("a", 0)], &[("a", 30)], &[("a", 120)]], 60_000),
-            // Beyond the window there is nothing.
-            (&[&[("a", 0)], &[("a", 90)]], 120_000),
-        ] {
-            assert_eq!(learned(rounds), fresh_ms, "{rounds:?}");
-        }
-    }
-
-    #[tokio::test]
-    async fn a_device_whose_reads_fail_is_lost_when_its_sample_is_no_longer_fresh() {
-        let latest = Latest { devices: Arc::new(devices(&[("a", 0)])), fresh_ms: 45_000 };
-        let (_publish, latest) = watch::channel(latest);
-        let task = AbortOnDropHandle::new(tokio::spawn(async {}));
-        let reader = Reader { followed: Arc::default(), latest, by: By::Task(task) };
-        let member = Member {
-            id: "p".into(),
-            phase: Phase::Ready,
-            created_at: None,
-            ready_at: None,
-            endpoint: None,
-        };
-        let workload = Workload {
-            key: WorkloadKey::new("a", "b"),
-            min: 0,
-            max: 8,
-            fallback_replicas: None,
-            triggers: Vec::new(),
-            replicas: Replicas::default(),
-            members: vec![member],
-            counted: Counted::ByKubernetes,
-            gpus_per_replica: None,
-            paused: false,
-            kubernetes: crate::inventory::Kubernetes::default(),
-        };
-        let mut seen_at = None;
-        let mut at =
-            |second: i64| reader.utilisation(&workload, &mut seen_at, Moment(second * 1_000));
-        assert!(matches!(at(45), Gpu::Fresh(sample) if sample.busy == Some(0.5)));
-        assert_eq!(at(46), Gpu::Lost { for_ms: 1_000 });
-    }
-}
+mod tests;

@@ -6,12 +6,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
+use super::batches::Batches;
 use super::followed::Followed;
+use super::kept::kept_running;
+use super::skew::Skew;
 use crate::clock::Clock;
 use crate::decision::{EngineSample, Why};
 use crate::metrics::Metrics;
@@ -19,7 +21,6 @@ use crate::signals::engine::{Filter, SeriesFold, joined_pod, prometheus_names};
 use crate::source::Error;
 use crate::source::engines::{Batch, NewestSample, engine_series};
 use crate::source::prometheus::PrometheusClient;
-use crate::source::selector::Namespaces;
 
 /// Time between two reads. A third of the tick that follows them, so that a sample waits for a
 /// decision at most half as long again as it must.
@@ -33,7 +34,7 @@ const FIRST_READ: Duration = Duration::from_secs(3);
 type Latest = HashMap<Arc<str>, Result<Arc<Series>, Why>>;
 
 /// Engine series by the pod, or else the instance, that they name.
-type ByTarget = HashMap<Box<str>, Vec<NewestSample>>;
+type ByTarget = HashMap<Box<str>, Target>;
 
 /// The engine series of one namespace.
 #[derive(Debug, Default)]
@@ -41,6 +42,29 @@ struct Series {
     by_target: ByTarget,
     /// Prometheus warned: what is not here may exist.
     partial: bool,
+}
+
+/// The engine series of one target.
+#[derive(Debug, Default)]
+struct Target {
+    samples: Vec<NewestSample>,
+    /// How many there were when Prometheus last did not warn; 0 if that is not known.
+    n_whole: usize,
+}
+
+impl Series {
+    /// What an answer says, after what was read before. Of a partial answer a target with fewer series
+    /// than before is not taken for the whole.
+    fn new(mut by_target: ByTarget, partial: bool, last: Option<&Series>) -> Series {
+        for (name, target) in &mut by_target {
+            target.n_whole = if partial {
+                last.and_then(|last| last.by_target.get(name)).map_or(0, |known| known.n_whole)
+            } else {
+                target.samples.len()
+            };
+        }
+        Series { by_target, partial }
+    }
 }
 
 /// The reader of one Prometheus. Its task ends with it.
@@ -56,8 +80,12 @@ impl Reader {
     pub(super) fn start(client: PrometheusClient, metrics: Metrics, clock: Clock) -> Reader {
         let followed = Arc::new(Followed::default());
         let (publish, latest) = watch::channel(Arc::default());
-        let task = tokio::spawn(read_all(client, metrics, clock, Arc::clone(&followed), publish));
-        Reader { followed, latest, clock, _task: AbortOnDropHandle::new(task) }
+        let rounds = {
+            let followed = Arc::clone(&followed);
+            Rounds { client, metrics, clock, followed, publish }
+        };
+        let task = kept_running("prometheus", move || rounds.clone().run());
+        Reader { followed, latest, clock, _task: task }
     }
 
     pub(super) async fn engines_of(&self, namespace: &Arc<str>) -> EnginesRead {
@@ -89,12 +117,16 @@ impl EnginesRead {
         };
         let mut fold = SeriesFold::new(filter);
         let mut found = false;
-        for (target, samples) in &series.by_target {
-            if joined_pod(target, |pod| pod == id).is_none() && instance_of(id) != Some(target) {
+        for (name, target) in &series.by_target {
+            if joined_pod(name, |pod| pod == id).is_none() && instance_of(id) != Some(name) {
                 continue;
             }
+            if target.samples.len() < target.n_whole {
+                // Of an engine's ranks or numbers some may be missing: their sum would be too small.
+                return Err(Why::Partial);
+            }
             found = true;
-            for sample in samples {
+            for sample in &target.samples {
                 fold.add(&sample.name, sample.labels.iter(), sample.value, sample.at);
             }
         }
@@ -110,49 +142,61 @@ fn instance_of(url: &str) -> Option<&str> {
     url.split_once("://").and_then(|(_, rest)| rest.split('/').next())
 }
 
-async fn read_all(
+/// One read of all namespaces after the other.
+#[derive(Debug, Clone)]
+struct Rounds {
     client: PrometheusClient,
     metrics: Metrics,
     clock: Clock,
     followed: Arc<Followed>,
     publish: watch::Sender<Arc<Latest>>,
-) {
-    let names = prometheus_names();
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    loop {
-        let namespaces = followed.current(clock.now());
-        let mut latest = Latest::new();
+}
+
+impl Rounds {
+    async fn run(self) {
+        let names = prometheus_names();
+        let (mut batches, mut skew) = (Batches::default(), Skew::default());
+        loop {
+            let latest = self.read(&names, &mut batches, &mut skew).await;
+            self.publish.send_replace(Arc::new(latest));
+            tokio::select! {
+                () = sleep(INTERVAL) => {}
+                () = self.followed.joined() => {}
+            }
+        }
+    }
+
+    async fn read(&self, names: &[String], batches: &mut Batches, skew: &mut Skew) -> Latest {
+        let now = self.clock.now();
+        let namespaces = self.followed.current(now);
         // As many at once as the client lets: timeouts do not add up.
-        let reads = batches(&namespaces).into_iter().map(async |batch| {
+        let ask = |batch| async move {
             let started = Instant::now();
-            let read = engine_series(&client, &batch, &names, WINDOW_MS).await;
-            metrics.scraped(started.elapsed(), read.as_ref().err().map(Error::why));
-            (batch, read)
-        });
-        for (batch, read) in join_all(reads).await {
-            let mut by_namespace = read.map(by_namespace);
+            let read = engine_series(&self.client, &batch, names, WINDOW_MS).await;
+            self.metrics.scraped(started.elapsed(), read.as_ref().err().map(Error::why));
+            read.map(|found| (found, self.clock.now()))
+        };
+        let last = Arc::clone(&self.publish.borrow());
+        let mut latest = Latest::new();
+        for (batch, read) in batches.ask(&namespaces, now, ask).await {
+            let mut read = read.map(|(mut found, came_at)| {
+                skew.correct(&mut found, came_at);
+                by_namespace(found)
+            });
             for namespace in namespaces.iter().filter(|name| batch.contains(name)) {
-                let series = match &mut by_namespace {
-                    Ok((series, partial)) => Ok(Arc::new(Series {
-                        by_target: series.remove(&**namespace).unwrap_or_default(),
-                        partial: *partial,
-                    })),
+                let series = match &mut read {
+                    Ok((by_namespace, partial)) => {
+                        let by_target = by_namespace.remove(&**namespace).unwrap_or_default();
+                        let last = last.get(namespace).and_then(|last| last.as_ref().ok());
+                        Ok(Arc::new(Series::new(by_target, *partial, last.map(|last| &**last))))
+                    }
                     Err(error) => Err(error.why()),
                 };
                 latest.insert(Arc::clone(namespace), series);
             }
         }
-        publish.send_replace(Arc::new(latest));
-        tokio::select! {
-            () = sleep(INTERVAL) => {}
-            () = followed.joined() => {}
-        }
+        latest
     }
-}
-
-fn batches(namespaces: &[Arc<str>]) -> Vec<Namespaces> {
-    // Names come from the inventory, where none is empty; an empty one would follow nothing.
-    Namespaces::batches(namespaces.iter().map(|name| &**name)).unwrap_or_default()
 }
 
 /// Sorts the series by namespace, then by target.
@@ -163,7 +207,7 @@ fn by_namespace(batch: Batch) -> (HashMap<Box<str>, ByTarget>, bool) {
         let target = TARGET_LABELS.iter().find_map(|label| sample.labels.get(label));
         if let (Some(namespace), Some(target)) = (namespace, target) {
             let targets = sorted.entry(namespace.into()).or_default();
-            targets.entry(target.into()).or_default().push(sample);
+            targets.entry(target.into()).or_default().samples.push(sample);
         }
     }
     (sorted, batch.partial)
@@ -172,3 +216,6 @@ fn by_namespace(batch: Batch) -> (HashMap<Box<str>, ByTarget>, bool) {
 /// The labels by which a series may name its engine, best first: `pod` is what Kubernetes service
 /// discovery writes, `exported_pod` what is left of an engine's own, `instance` what always exists.
 const TARGET_LABELS: [&str; 3] = ["pod", "exported_pod", "instance"];
+
+#[cfg(test)]
+mod tests;

@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::task::AbortOnDropHandle;
 
+use super::kept::kept_running;
 use crate::clock::Clock;
 use crate::decision::{Answer, Moment, WakeReading, Why};
 use crate::metrics::Metrics;
@@ -85,7 +86,10 @@ impl Reader {
     pub(super) fn start(source: WakeSource, metrics: Metrics, clock: Clock) -> Reader {
         let shared = Shared { source, metrics, clock, followers: Followers::default() };
         let shared = Arc::new(shared);
-        let task = || AbortOnDropHandle::new(tokio::spawn(read_all(Arc::clone(&shared))));
+        let task = || {
+            let shared = Arc::clone(&shared);
+            kept_running("wake source", move || read_all(Arc::clone(&shared)))
+        };
         Reader { _task: (!clock.is_stepped()).then(task), shared }
     }
 
@@ -132,6 +136,8 @@ impl Reader {
 
 /// Each question has its own pace: one that hangs holds up no other.
 async fn read_all(shared: Arc<Shared>) {
+    // Whatever was being read before a panic is read no more.
+    lock(&shared.followers).values_mut().for_each(|follower| follower.is_being_read = false);
     let mut rounds = interval(INTERVAL);
     rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut reads = FuturesUnordered::new();
@@ -345,6 +351,36 @@ mod tests {
             in_time.unwrap_or_else(|_late| panic!("read {n} since {first:?} has not come"));
         }
         assert_eq!(read_at(&hangs), began_at, "it was answered");
+    }
+
+    #[tokio::test]
+    async fn who_was_being_read_when_the_reader_panicked_is_read_again() {
+        let text = format!(
+            "prometheus: [{{name: main, url: '{}'}}]\n\
+             wakeSources: [{{name: gate, kind: gauge, prometheus: main, query: q}}]\n",
+            prometheus().await
+        );
+        let config = crate::config::parse(&text).unwrap();
+        let client = crate::source::prometheus::PrometheusClient::new(&config.prometheus[0]);
+        let scraper = crate::source::scrape::Scraper::new(Default::default()).unwrap();
+        let source =
+            WakeSource::new(&config.wake_sources["gate"], Some(&client.unwrap()), &scraper);
+        let (clock, _hand) = Clock::stepped(Moment(1_000));
+        let reader = Reader::start(source.unwrap(), Metrics::default(), clock);
+        let sleeps = tracker("sleeps", 0, clock);
+        let reading = || reader.reading(&sleeps, &Arc::default(), clock.now());
+        reading();
+        lock(&reader.shared.followers).get_mut(&sleeps.key).unwrap().is_being_read = true;
+        assert_eq!(due(&reader.shared).len(), 0);
+        let read = async {
+            while !matches!(reading(), WakeReading::Fresh { .. }) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::select! {
+            () = read_all(Arc::clone(&reader.shared)) => {}
+            in_time = tokio::time::timeout(Duration::from_secs(30), read) => in_time.unwrap(),
+        }
     }
 
     #[test]

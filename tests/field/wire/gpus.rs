@@ -41,7 +41,7 @@ fn config(exporters: &[Upstream]) -> String {
 fn sample(seen: &Observation) -> Option<GpuSample> {
     match seen.gpu {
         Gpu::Fresh(sample) => Some(sample),
-        Gpu::Absent | Gpu::Lost { .. } => None,
+        Gpu::Absent | Gpu::Unread { .. } | Gpu::Lost { .. } => None,
     }
 }
 

@@ -1,0 +1,86 @@
+//! What is taken from the answers of a Prometheus that is partial, elsewhere in time, or slow.
+
+use super::*;
+use crate::clock::Hand;
+use crate::decision::Moment;
+use crate::source::config::PrometheusConfig;
+use crate::source::tests::{Act, Server, answer};
+
+const BEGIN_S: i64 = 1_796_000_000;
+
+/// Waiting requests by rank, all of pod `a/p`, sampled at this second; and what else it says.
+async fn prometheus(ranks: &[u32], sampled_s: i64, told_s: i64, warning: bool) -> Server {
+    let series = ranks.iter().map(|rank| {
+        format!(
+            r#"{{"metric":{{"__name__":"vllm:num_requests_waiting","namespace":"a","pod":"p",
+            "engine":"{rank}"}},"values":[[{sampled_s},"2"]]}}"#
+        )
+    });
+    let result = series.collect::<Vec<_>>().join(",");
+    let warnings = if warning { r#","warnings":["a store is gone"]"# } else { "" };
+    let data = format!(r#"{{"resultType":"matrix","result":[{result}]}}"#);
+    let body = format!(r#"{{"status":"success","data":{data}{warnings}}}"#);
+    let date = jiff::Timestamp::from_second(told_s).unwrap().strftime("%a, %d %b %Y %T GMT");
+    let head = format!("Content-Type: application/json\r\nDate: {date}\r\n");
+    Server::start(Act::Answer(answer("200 OK", &head, &body))).await
+}
+
+/// Rounds that somebody asks for, on a clock that stands.
+struct Bench {
+    rounds: Rounds,
+    batches: Batches,
+    skew: Skew,
+    _hand: Hand,
+}
+
+impl Bench {
+    fn new(server: &Server) -> Bench {
+        let (clock, hand) = Clock::stepped(Moment(BEGIN_S * 1_000));
+        let (publish, _latest) = watch::channel(Arc::default());
+        let (followed, metrics) = (Arc::<Followed>::default(), Metrics::default());
+        followed.follow(&"a".into(), clock.now());
+        let rounds = Rounds { client: client(server), metrics, clock, followed, publish };
+        Bench { rounds, batches: Batches::default(), skew: Skew::default(), _hand: hand }
+    }
+
+    /// The sample of pod `a/p` after one more round.
+    async fn sample(&mut self, server: &Server) -> Result<EngineSample, Why> {
+        self.rounds.client = client(server);
+        let names = prometheus_names();
+        let latest = self.rounds.read(&names, &mut self.batches, &mut self.skew).await;
+        self.rounds.publish.send_replace(Arc::new(latest));
+        let read = EnginesRead(self.rounds.publish.borrow().get("a").cloned());
+        read.sample("p", &Filter::default())
+    }
+}
+
+fn client(server: &Server) -> PrometheusClient {
+    let config = PrometheusConfig::at(&format!("http://{}", server.address));
+    PrometheusClient::new(&config).unwrap()
+}
+
+#[tokio::test]
+async fn ranks_that_a_partial_answer_lacks_are_not_summed_as_none() {
+    let whole = prometheus(&[0, 1], BEGIN_S, BEGIN_S, false).await;
+    let same = prometheus(&[0, 1], BEGIN_S, BEGIN_S, true).await;
+    let part = prometheus(&[0], BEGIN_S, BEGIN_S, true).await;
+    let fewer = prometheus(&[0], BEGIN_S, BEGIN_S, false).await;
+    let mut bench = Bench::new(&whole);
+    let waiting = |read: Result<EngineSample, Why>| read.map(|sample| sample.waiting);
+    assert_eq!(waiting(bench.sample(&whole).await), Ok(Some(4.0)));
+    assert_eq!(waiting(bench.sample(&same).await), Ok(Some(4.0)), "nothing of it is missing");
+    for _ in 0..3 {
+        assert_eq!(waiting(bench.sample(&part).await), Err(Why::Partial));
+    }
+    assert_eq!(waiting(bench.sample(&fewer).await), Ok(Some(2.0)), "whole, and smaller");
+}
+
+#[tokio::test]
+async fn samples_of_a_prometheus_with_another_time_have_the_age_that_they_have() {
+    for (what, ahead_s) in [("behind, as after our own clock was stepped", -60), ("ahead", 600)] {
+        let told_s = BEGIN_S + ahead_s;
+        let server = prometheus(&[0], told_s - 10, told_s, false).await;
+        let at = Bench::new(&server).sample(&server).await.unwrap().at;
+        assert_eq!(at, Moment((BEGIN_S - 10) * 1_000), "{what}");
+    }
+}
