@@ -215,8 +215,8 @@ fn client(mut config: kube::Config) -> Result<kube::Client, Error> {
 
 /// Publishes the cluster's workloads whenever something about them changes, until cancelled.
 ///
-/// A failed read ends nothing: it is logged, tried again, and shows in the inventory's `synced`
-/// and `stale_since`.
+/// A failed read ends nothing: it is logged, tried again, and shows in the inventory's `synced`,
+/// `unread` and `stale`, there for the namespaces alone that cannot be read.
 ///
 /// # Errors
 ///
@@ -231,7 +231,7 @@ pub async fn run(
     let namespaces: BTreeSet<Arc<str>> =
         options.namespaces.iter().map(|namespace| namespace.as_str().into()).collect();
     let namespaces: Vec<Arc<str>> = namespaces.into_iter().collect();
-    let mut world = world::World::new(namespaces.len());
+    let mut world = world::World::new(&namespaces);
     let mut updates = watch::updates(&client, &namespaces);
     let mut scales = scale::Reader::new(client);
     let mut publish_at: Option<Instant> = None;

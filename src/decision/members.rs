@@ -71,6 +71,8 @@ pub(super) struct Seen {
     pub(super) frozen: u32,
     /// The same for so long that their gauges count as stuck.
     pub(super) stuck: u32,
+    /// Both, by id.
+    pub(super) stuck_ids: Vec<Box<str>>,
     /// Replicas that sleep.
     pub(super) asleep: u32,
     /// Requests waiting on live replicas.
@@ -300,6 +302,7 @@ impl Member {
             } else {
                 seen.stuck += 1;
             }
+            seen.stuck_ids.push(self.id.clone());
             seen.stuck_waiting += waiting.unwrap_or(0.0);
             // Readable and idle as far as its counters say; its gauges say nothing.
             add(&mut seen.running, running.map(|_| 0.0));

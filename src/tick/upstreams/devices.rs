@@ -314,6 +314,7 @@ mod tests {
             created_at: None,
             ready_at: None,
             endpoint: None,
+            node: None,
         };
         let workload = Workload {
             key: WorkloadKey::new("a", "b"),
