@@ -68,7 +68,7 @@ async fn measure(plane: &Plane) {
         NAMESPACES * OBJECTS * PODS_OF_EACH,
         filling.elapsed().as_secs_f64()
     );
-    let rights = plane.scaler_rights(&client).await;
+    let rights = plane.scaler_rights(&client, plane.dir()).await;
     let [grpc, http] = ports::free();
     let mut command = Command::new(env!("CARGO_BIN_EXE_ghostscaler"));
     command.arg("serve").arg("--kubeconfig").arg(rights).args(["--log-format", "json"]);
