@@ -67,13 +67,8 @@ impl Told {
         news.extend(self.health(decision));
         if self.version != published.version {
             self.version = published.version;
-            news.extend(decision.notices.iter().filter_map(|notice| match notice {
-                Notice::CapacityExhausted => {
-                    workload.and_then(by_quota).or_else(|| warning(*notice))
-                }
-                Notice::StuckQueue => Some(dead(decision, workload)),
-                notice => warning(*notice),
-            }));
+            let notices = decision.notices.iter();
+            news.extend(notices.filter_map(|notice| warning(*notice, decision, workload)));
         }
         news
     }
@@ -228,8 +223,13 @@ fn by_quota(workload: &Workload) -> Option<Occurrence> {
 }
 
 /// A notice that somebody should act on; the others are told as changes of the count or of health.
-fn warning(notice: Notice) -> Option<Occurrence> {
+fn warning(notice: Notice, decision: &Decision, workload: Option<&Workload>) -> Option<Occurrence> {
+    if let (Notice::CapacityExhausted, Some(refused)) = (notice, workload.and_then(by_quota)) {
+        return Some(refused);
+    }
     let (reason, note) = match notice {
+        Notice::StuckQueue => return Some(dead(decision, workload)),
+
         Notice::NoWakeSource => (
             "NoWakeSource",
             "minReplicaCount is 0 and no wakeSource is configured, so zero is never reached",
@@ -248,9 +248,7 @@ fn warning(notice: Notice) -> Option<Occurrence> {
             "replicas cannot be placed or start again and again: nothing is ordered beyond them \
              meanwhile",
         ),
-        // Told with what it is about.
-        Notice::StuckQueue
-        | Notice::ScaledUp
+        Notice::ScaledUp
         | Notice::ScaledDown
         | Notice::Degraded
         | Notice::Recovered

@@ -85,8 +85,8 @@ pub(crate) async fn rollout(scene: &mut Scene) {
     scene.roll_out(&target.clone().revision(2));
     scene.timeline.say("a new template rolls out");
     scene.load(0.0).await;
-    // At most two pods beside four, five or six, and twenty seconds for each pair.
-    scene.stays("never fewer during the rollout", 38, |now| now.spec >= peak).await;
+    // Two pods at a time beside five or more, one beside four, and twenty seconds for each.
+    scene.stays("never fewer during the rollout", 55, |now| now.spec >= peak).await;
     scene.until("afterwards they go", 150, |now| now.spec == Some(1)).await;
 }
 

@@ -78,7 +78,7 @@ pub(crate) async fn generate(scene: &mut Scene) {
         (&["sts/llm", "--metadata", "override=replicas=2; until=2126-01-01T00:00:00Z"], ""),
         (&["deploy/llm", "--max", "40", "--metadata", "sloTtft=1s"], ""),
         (&["deployments.apps/llm", "--min", "0"], "zero is never reached"),
-        (&["deployment/llm", "--max", "70"], "needs 70 GPUs"),
+        (&["deployment/llm", "--max", "90"], "needs 90 GPUs"),
         (&["leaderworkerset/llm", "--max", "4"], ""),
         (&["lws/llm", "--format", "json", "--max", "4"], ""),
     ] {
