@@ -14,7 +14,8 @@
 //! ScaledObject change, and every 15 s.
 //!
 //! **When the API server does not answer**, what was read last stays, and [`Inventory`] says since
-//! when it may be out of date. Watches are resumed where they stopped; only one that is told that
+//! when it may be out of date, for each namespace by itself; a count that `/scale` has not told for half a
+//! minute is unknown. Watches are resumed where they stopped; only one that is told that
 //! its place is gone (410) lists again.
 //!
 //! **Memory.** Each object is reduced when it arrives, and the pods of one template share their

@@ -26,6 +26,7 @@ use super::hpa::Autoscaler;
 use super::pod::Pod;
 use super::scaled_object::ScaledObject;
 use super::target::Target;
+use super::watched::is_refusal;
 use crate::inventory::Devices;
 
 /// Objects of one page of a list. A pod is some 10 KiB of JSON, so a page stays near 2.5 MiB.
@@ -36,6 +37,9 @@ const WATCH_TIMEOUT_S: u32 = 60;
 /// Longest pause between two tries. The client library's own limit of 30 s is made for many
 /// clients; here a handful of watches hold what every answer stands on.
 const MAX_PAUSE: Duration = Duration::from_secs(5);
+/// The same where the API server answers and refuses: a role is bound once, and nobody is spared by asking
+/// more often.
+const MAX_PAUSE_WHEN_REFUSED: Duration = Duration::from_secs(10);
 /// The same for what no answer stands on, which a role may not allow or a cluster not have: the
 /// client library's own.
 const MAX_PAUSE_OF_EXTRAS: Duration = Duration::from_secs(30);
@@ -275,7 +279,12 @@ impl<K: Resource> Follow<K> {
                     // The server answers again and only wants a new list: nothing to spare it.
                     self.backoff.reset();
                 }
-                self.pause = self.backoff.next().map(|pause| pause.min(self.max_pause));
+                let most = if is_refusal(&error) {
+                    self.max_pause.max(MAX_PAUSE_WHEN_REFUSED)
+                } else {
+                    self.max_pause
+                };
+                self.pause = self.backoff.next().map(|pause| pause.min(most));
                 Step::Failed(error)
             }
         })

@@ -180,7 +180,7 @@ impl<T: PartialEq> Watched<T> {
 }
 
 /// Whether the account may not read it, or where it would be is gone with its roles.
-fn is_refusal(error: &watcher::Error) -> bool {
+pub(super) fn is_refusal(error: &watcher::Error) -> bool {
     use watcher::Error::{
         InitialListFailed, NoResourceVersion, WatchError, WatchFailed, WatchStartFailed,
     };

@@ -85,6 +85,10 @@ const SCRAPED_FOR: Duration = Duration::from_secs(60);
 /// A page captured from vLLM 0.32, read from kept connections every five seconds for each target.
 #[tokio::test]
 #[ignore = "shows a number that means something on a free machine only"]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "where the captured pages are is the machine's affair"
+)]
 async fn four_hundred_targets_show_the_cost_of_a_scrape() {
     let fixtures = std::env::var("GHOSTSCALER_FIXTURES")
         .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/fixtures").to_owned());

@@ -229,7 +229,6 @@ fn warning(notice: Notice, decision: &Decision, workload: Option<&Workload>) -> 
     }
     let (reason, note) = match notice {
         Notice::StuckQueue => return Some(dead(decision, workload)),
-
         Notice::NoWakeSource => (
             "NoWakeSource",
             "minReplicaCount is 0 and no wakeSource is configured, so zero is never reached",

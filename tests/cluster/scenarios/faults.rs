@@ -131,7 +131,7 @@ pub(crate) async fn api_restart(scene: &mut Scene) {
     scene.plane.start_part(Part::ApiServer);
     scene.plane.until_served("/readyz").await;
     scene.timeline.say("API server serves again");
-    scene.stays("no replica is lost", 60, |now| now.spec >= peak).await;
+    scene.stays("no replica is lost", 40, |now| now.spec >= peak).await;
     still_works(scene).await;
 }
 
@@ -144,6 +144,6 @@ pub(crate) async fn etcd_pause(scene: &mut Scene) {
     scene.wait(30).await;
     scene.plane.signal_part(Part::Etcd, "CONT");
     scene.timeline.say("etcd goes on");
-    scene.stays("no replica is lost", 60, |now| now.spec >= peak).await;
+    scene.stays("no replica is lost", 40, |now| now.spec >= peak).await;
     still_works(scene).await;
 }
