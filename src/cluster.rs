@@ -14,7 +14,8 @@
 //! ScaledObject change, and every 15 s.
 //!
 //! **When the API server does not answer**, what was read last stays, and [`Inventory`] says since
-//! when it may be out of date. Watches are resumed where they stopped; only one that is told that
+//! when it may be out of date, for each namespace by itself; a count that `/scale` has not told for half a
+//! minute is unknown. Watches are resumed where they stopped; only one that is told that
 //! its place is gone (410) lists again.
 //!
 //! **Memory.** Each object is reduced when it arrives, and the pods of one template share their
@@ -215,8 +216,8 @@ fn client(mut config: kube::Config) -> Result<kube::Client, Error> {
 
 /// Publishes the cluster's workloads whenever something about them changes, until cancelled.
 ///
-/// A failed read ends nothing: it is logged, tried again, and shows in the inventory's `synced`
-/// and `stale_since`.
+/// A failed read ends nothing: it is logged, tried again, and shows in the inventory's `synced`,
+/// `unread` and `stale`, there for the namespaces alone that cannot be read.
 ///
 /// # Errors
 ///
@@ -231,7 +232,7 @@ pub async fn run(
     let namespaces: BTreeSet<Arc<str>> =
         options.namespaces.iter().map(|namespace| namespace.as_str().into()).collect();
     let namespaces: Vec<Arc<str>> = namespaces.into_iter().collect();
-    let mut world = world::World::new(namespaces.len());
+    let mut world = world::World::new(&namespaces);
     let mut updates = watch::updates(&client, &namespaces);
     let mut scales = scale::Reader::new(client);
     let mut publish_at: Option<Instant> = None;

@@ -305,6 +305,7 @@ fn members(raw: Vec<RawEndpoint>, field: &str, faults: &mut Faults) -> Vec<Membe
             created_at: None,
             ready_at: None,
             endpoint: Some(Endpoint::Url(url)),
+            node: None,
         });
     }
     members.sort_by(|a, b| a.id.cmp(&b.id));

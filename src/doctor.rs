@@ -29,8 +29,8 @@ use crate::source::config::{Fault, PrometheusConfig};
 pub use checks::CHECKS;
 pub use examine::{Check, Examination, examine};
 pub use facts::{
-    Fact, Facts, Labels, Lack, Missing, NodeAutoscaler, Nodes, Prometheus, Rights, Said, Selected,
-    Wake,
+    Fact, Facts, Labels, Lack, Missing, NodeAutoscaler, Nodes, Owner, Prometheus, Rights, Said,
+    Selected, Wake,
 };
 pub use finding::{Finding, Fix, Patch};
 

@@ -3,7 +3,7 @@
 //! Filled by `config` (a file) or by `cluster` (the Kubernetes API); read by `observe` and
 //! `registry`. Holds data only, does no IO.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -181,6 +181,8 @@ pub struct Member {
     pub ready_at: Option<Moment>,
     /// Where its metrics are, where known.
     pub endpoint: Option<Endpoint>,
+    /// The node that it is on, where it is a pod that has one.
+    pub node: Option<Arc<str>>,
 }
 
 /// Where an engine's metrics are.
@@ -204,9 +206,11 @@ pub struct Inventory {
     /// Whether the source has been read whole at least once; before that a workload that is not
     /// listed is unknown, not absent.
     pub synced: bool,
-    /// Since when some of it may be out of date, because the source does not answer; `None` while
-    /// all of it is kept fresh.
-    pub stale_since: Option<Moment>,
+    /// Namespaces that were to be read and may not be: what they hold is unknown.
+    pub unread: BTreeSet<Arc<str>>,
+    /// Since when what is known of a namespace may be out of date, because the source does not answer
+    /// for it. The empty name stands for all; what is kept fresh is not in it.
+    pub stale: BTreeMap<Arc<str>, Moment>,
     /// The workloads.
     pub workloads: BTreeMap<WorkloadKey, Arc<Workload>>,
     /// Devices on the nodes, by resource name; empty where nodes may not be read.
@@ -214,6 +218,18 @@ pub struct Inventory {
 }
 
 impl Inventory {
+    /// Whether a workload of this namespace that is not listed is absent, and not unknown.
+    #[must_use]
+    pub fn knows(&self, namespace: &str) -> bool {
+        self.synced && !self.unread.contains(namespace)
+    }
+
+    /// Since when what is known of a namespace may be out of date; `None` while it is kept fresh.
+    #[must_use]
+    pub fn stale_since(&self, namespace: &str) -> Option<Moment> {
+        self.stale.get("").or_else(|| self.stale.get(namespace)).copied()
+    }
+
     /// This inventory of a configuration with the date of each endpoint: that of `old` where it was
     /// listed before, else `now`.
     #[must_use]

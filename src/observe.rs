@@ -131,6 +131,7 @@ mod tests {
             created_at: None,
             ready_at: Some(Moment(1_000)),
             endpoint: None,
+            node: None,
         }
     }
 

@@ -212,7 +212,7 @@ impl Registry {
     }
 
     /// Replaces the inventory: tracks the triggers that it lists, drops the workloads that it no
-    /// longer has (unless it is not synced, when a missing workload is unknown and not gone), and
+    /// longer has (unless it does not know the namespace, when one is unknown and not gone), and
     /// lets every trigger without a decision follow the present counts.
     pub fn set_inventory(&self, inventory: Arc<Inventory>) {
         // Held throughout, so that two inventories never interleave.
@@ -228,7 +228,7 @@ impl Registry {
             if index.get(&key.namespace, &key.name).is_some() {
                 continue;
             }
-            if inventory.synced {
+            if inventory.knows(&key.namespace) {
                 changed |= slot.variants.retire_all();
             } else {
                 index.insert(&key, slot.clone());
@@ -261,7 +261,8 @@ impl Registry {
     ) -> Result<Arc<Tracker>, Error> {
         let index = self.shared.index.load();
         let Some(slot) = index.get(namespace, name) else {
-            return Err(if index.inventory.synced { Error::NotFound } else { Error::NotSynced });
+            let is_known = index.inventory.knows(namespace);
+            return Err(if is_known { Error::NotFound } else { Error::NotSynced });
         };
         let entries = || metadata.iter().map(|(key, value)| (key.as_str(), value.as_str()));
         let trigger =

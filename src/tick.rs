@@ -318,7 +318,7 @@ impl Follow {
         let inventory = parts.registry.inventory();
         let workload = &Arc::clone(inventory.workloads.get(key)?);
         let counts_are_stale = inventory
-            .stale_since
+            .stale_since(&key.namespace)
             .is_some_and(|since| parts.clock.now().millis_since(since) >= STALE_COUNTS_MS);
         drop(inventory);
 

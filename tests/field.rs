@@ -15,12 +15,10 @@
 //! - [`suite::ELSEWHERE`]: tested beside the part that they are about.
 //! - [`suite::WAITING`]: not to be decided yet; shown as ignored, with what they wait for.
 //!
-//! Of these, a second half waits as well:
+//! Of one a second half waits as well:
 //!
 //! | id | half | waits for |
 //! |---|---|---|
-//! | F03, F34 | what it costs, as a figure | `simulate` |
-//! | F39 | the loss of one of two scalers | the leader's Lease |
 //! | F62 | power near idle as further evidence, a class of ghost of its own | `fleet` |
 
 #![expect(

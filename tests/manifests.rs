@@ -34,7 +34,7 @@ fn every_file_loads_and_every_object_has_a_name() {
 }
 
 #[test]
-fn overlays_stand_on_the_base_and_name_files_that_exist() {
+fn overlays_are_the_base_with_a_component_and_name_files_that_exist() {
     let root = yaml("manifests/kustomization.yaml");
     assert_eq!(root["resources"], json!(["base"]));
     for path in files().into_iter().filter(|path| path.ends_with("kustomization.yaml")) {
@@ -42,7 +42,11 @@ fn overlays_stand_on_the_base_and_name_files_that_exist() {
         let dir = Path::new(&path).parent().unwrap();
         let resources = kustomization["resources"].as_array().unwrap();
         if path.contains("/overlays/") {
-            assert_eq!(resources[0], "../../base", "{path}");
+            assert_eq!(kustomization["resources"], json!(["../../base"]), "{path}");
+            let name = dir.file_name().unwrap().to_str().unwrap();
+            assert_eq!(kustomization["components"], json!([format!("../../components/{name}")]));
+        } else if path.contains("/components/") {
+            assert_eq!(kustomization["kind"], "Component", "{path}: it goes with others");
         }
         let patches = kustomization["patches"].as_array().into_iter().flatten();
         let patches = patches.filter_map(|patch| patch["path"].as_str());
@@ -113,17 +117,15 @@ fn keda_f11_two_replicas_know_themselves_and_reach_each_other() {
 }
 
 #[test]
-fn the_overlay_that_writes_to_pods_may_do_that_and_no_more() {
-    let role = object("ClusterRole", "manifests/overlays/idle-pods-first/rbac.yaml");
+fn the_component_that_writes_to_pods_may_do_that_and_no_more() {
+    let role = object("ClusterRole", "manifests/components/idle-pods-first/rbac.yaml");
     let [needed] = cluster::deletion::RBAC else { panic!("one permission") };
     let rule = json!({"apiGroups": [needed.api_group], "resources": [needed.resource],
         "verbs": needed.verbs});
     assert_eq!(role["rules"], json!([rule]));
-    let overlay = yaml("manifests/overlays/idle-pods-first/kustomization.yaml");
-    let patch = overlay["patches"][0]["patch"].as_str().unwrap();
-    let operations: Vec<Value> = serde_saphyr::from_str(patch).unwrap();
-    let flag = operations[0]["value"].as_str().unwrap();
-    let args = Args::try_parse_from(["ghostscaler", "serve", flag]).unwrap();
+    let added = added_args("idle-pods-first");
+    let words = ["ghostscaler", "serve"].map(str::to_owned).into_iter().chain(added);
+    let args = Args::try_parse_from(words).unwrap();
     assert!(matches!(args.command, Subcommand::Serve(serve) if serve.idle_pods_first));
 }
 
@@ -156,11 +158,15 @@ fn rule_line(permission: &cluster::Permission) -> String {
 
 #[test]
 fn the_program_takes_the_arguments_and_ends_within_its_grace() {
-    for path in ["manifests/base/deployment.yaml", "manifests/overlays/tls/deployment.yaml"] {
-        let deployment = object("Deployment", path);
-        let container = &deployment["spec"]["template"]["spec"]["containers"][0];
-        let args = strings(&container["args"]);
-        let parsed = Args::try_parse_from(["ghostscaler".to_owned()].into_iter().chain(args));
+    let tls = object("Deployment", "manifests/components/tls/deployment.yaml");
+    let names = |names: &[&str]| names.iter().flat_map(|name| added_args(name)).collect();
+    let none: Vec<String> = Vec::new();
+    for (path, deployment, added) in
+        [("the base", base(), none), ("all components", tls, names(&["tls", "idle-pods-first"]))]
+    {
+        let args = strings(&base()["spec"]["template"]["spec"]["containers"][0]["args"]);
+        let words = ["ghostscaler".to_owned()].into_iter().chain(args).chain(added);
+        let parsed = Args::try_parse_from(words);
         let Subcommand::Serve(serve) = parsed.unwrap_or_else(|e| panic!("{path}: {e}")).command
         else {
             panic!("{path}: the arguments do not serve");
@@ -246,7 +252,7 @@ fn keda_f12_the_service_and_the_policy_name_the_pods_ports() {
     }
     let labels = &base()["spec"]["selector"]["matchLabels"];
     let budget = object("PodDisruptionBudget", "manifests/base/pdb.yaml");
-    let monitor = "manifests/overlays/prometheus-operator/servicemonitor.yaml";
+    let monitor = "manifests/components/prometheus-operator/servicemonitor.yaml";
     for selector in [
         &service["spec"]["selector"],
         &policy["spec"]["podSelector"]["matchLabels"],
@@ -338,7 +344,7 @@ fn every_configuration_is_accepted_and_has_the_wake_source_that_is_named() {
 
 #[test]
 fn alerts_ask_for_metrics_that_exist_and_promtool_takes_them() {
-    let path = "manifests/overlays/prometheus-operator/alerts.yaml";
+    let path = "manifests/components/prometheus-operator/alerts.yaml";
     let rules = object("PrometheusRule", path)["spec"].clone();
     let known: BTreeSet<String> = metrics::described()
         .map(|family| family.name.to_owned())
@@ -380,7 +386,7 @@ fn alerts_ask_for_metrics_that_exist_and_promtool_takes_them() {
 #[test]
 fn alerts_about_a_workload_take_both_replicas_together() {
     let rules =
-        object("PrometheusRule", "manifests/overlays/prometheus-operator/alerts.yaml")["spec"]
+        object("PrometheusRule", "manifests/components/prometheus-operator/alerts.yaml")["spec"]
             .clone();
     let series = |metric: &str, labels: &str, value: u32| {
         ["a", "b"].map(|pod| {
@@ -452,6 +458,23 @@ fn the_image_is_pinned_has_no_root_and_copies_what_cargo_names() {
             );
         }
     }
+}
+
+/// What a component adds to the scaler's arguments.
+fn added_args(component: &str) -> Vec<String> {
+    let kustomization = yaml(&format!("manifests/components/{component}/kustomization.yaml"));
+    let patches = kustomization["patches"].as_array().unwrap().iter();
+    let of_deployment = patches.filter(|patch| patch["target"]["kind"] == "Deployment");
+    of_deployment
+        .flat_map(|patch| {
+            serde_saphyr::from_str::<Vec<Value>>(patch["patch"].as_str().unwrap()).unwrap()
+        })
+        .map(|operation| {
+            assert_eq!(operation["op"], "add", "{component}: it goes with others in any order");
+            assert!(operation["path"].as_str().unwrap().ends_with("/args/-"), "{component}");
+            operation["value"].as_str().unwrap().to_owned()
+        })
+        .collect()
 }
 
 fn base() -> Value {

@@ -177,7 +177,7 @@ pub(super) fn room<'a>(
         of_kind.requested = pods.is_some().then_some(0);
     }
     for pod in pods.into_iter().flatten() {
-        if !pod.node.as_deref().is_some_and(|node| nodes.contains_key(node)) {
+        if !pod.member.node.as_deref().is_some_and(|node| nodes.contains_key(node)) {
             continue;
         }
         for (name, count) in &*pod.devices {

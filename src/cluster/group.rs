@@ -50,8 +50,8 @@ impl<'a> Groups<'a> {
     /// The nodes that a replica stands on.
     pub(super) fn nodes<'b>(&'b self, replica: &'b Pod) -> impl Iterator<Item = &'b str> {
         let group = replica.labels.get(KEY).and_then(|key| self.0.get(key.as_str()));
-        let others = group.into_iter().flatten().filter_map(|pod| pod.node.as_deref());
-        replica.node.as_deref().into_iter().chain(others)
+        let others = group.into_iter().flatten().filter_map(|pod| pod.member.node.as_deref());
+        replica.member.node.as_deref().into_iter().chain(others)
     }
 }
 
@@ -64,7 +64,10 @@ fn as_one(leader: &Pod, group: &[&Pod]) -> Pod {
     let is_whole = u32::try_from(n_ready).is_ok_and(|n_ready| n_ready >= leader.group_size);
     let mut one = leader.clone();
     let mut devices = Devices::new();
-    group.iter().for_each(|pod| devices::add(&mut devices, &pod.devices));
+    // Those of a group that goes stand beside its successor under the same key.
+    let goes = |pod: &Pod| pod.member.phase == Phase::Terminating;
+    let same = group.iter().filter(|pod| goes(pod) == goes(leader));
+    same.for_each(|pod| devices::add(&mut devices, &pod.devices));
     one.devices = Arc::new(devices);
     one.claims = group.iter().flat_map(|pod| pod.claims.iter().cloned()).collect();
     one.obstacle = group.iter().find_map(|pod| pod.obstacle);
@@ -92,14 +95,13 @@ mod tests {
         let labels = [(KEY, group.to_owned()), (INDEX, index.to_string())];
         let ready_at = (phase == Phase::Ready).then_some(Moment(i64::from(index)));
         let id = format!("{group}-{index}").into();
-        let member = Member { id, phase, created_at: None, ready_at, endpoint: None };
+        let member = Member { id, phase, created_at: None, ready_at, endpoint: None, node: None };
         Pod {
             labels: Arc::new(labels.map(|(key, value)| (key.to_owned(), value)).into()),
             member,
             obstacle: None,
             devices: Arc::new([(devices::GPU_RESOURCE.into(), 8)].into()),
             claims: Box::default(),
-            node: None,
             start: None,
             group_size: 2,
             is_ranked: false,
@@ -159,7 +161,10 @@ mod tests {
 
     #[test]
     fn a_group_stands_on_the_nodes_of_all_its_pods() {
-        let on = |pod: Pod, node: &str| Pod { node: Some(node.into()), ..pod };
+        let on = |pod: Pod, node: &str| {
+            let member = Member { node: Some(node.into()), ..pod.member };
+            Pod { member, ..pod }
+        };
         let leader = on(pod("a", 0, Phase::Ready), "first");
         let worker = on(pod("a", 1, Phase::Ready), "second");
         let other = on(pod("b", 0, Phase::Ready), "third");

@@ -39,7 +39,9 @@ impl Autoscaler {
         let rules = spec.behavior.as_ref();
         let up = rules.and_then(|both| both.scale_up.as_ref());
         let down = rules.and_then(|both| both.scale_down.as_ref());
-        let says = |rules: Option<&HPAScalingRules>| rules.is_some_and(|it| it.tolerance.is_some());
+        let says = |rules: Option<&HPAScalingRules>| {
+            rules.and_then(|rules| rules.tolerance.as_ref()).and_then(fraction).is_some()
+        };
         let count = |replicas: i32| u32::try_from(replicas).unwrap_or(0).max(1);
         let hpa = Hpa {
             name: object.metadata.name.as_deref()?.into(),
@@ -85,13 +87,14 @@ fn millis(seconds: i32) -> u64 {
     u64::try_from(seconds).unwrap_or(0) * 1_000
 }
 
-/// A tolerance as the API server writes it: `0`, `50m` or `0.05`.
+/// A tolerance as the API server writes it: `0`, `50m`, `500u` or `0.05`; `None` for any other form.
 fn fraction(quantity: &Quantity) -> Option<f64> {
     let text = quantity.0.as_str();
-    let value = match text.strip_suffix('m') {
-        Some(thousandths) => thousandths.parse::<f64>().ok()? / 1_000.0,
-        None => text.parse().ok()?,
-    };
+    let (number, parts) = [('m', 1e3), ('u', 1e6), ('n', 1e9)]
+        .into_iter()
+        .find_map(|(suffix, parts)| Some((text.strip_suffix(suffix)?, parts)))
+        .unwrap_or((text, 1.0));
+    let value = number.parse::<f64>().ok()? / parts;
     (0.0..1.0).contains(&value).then_some(value)
 }
 
@@ -142,7 +145,7 @@ mod tests {
     fn a_tolerance_is_its_own_or_the_controllers() {
         let own =
             |tolerance: Value| hpa(json!({"behavior": {"scaleUp": {"tolerance": tolerance}}}));
-        for (text, expected) in [("0", 0.0), ("50m", 0.05), ("0.25", 0.25)] {
+        for (text, expected) in [("0", 0.0), ("50m", 0.05), ("500u", 0.0005), ("0.25", 0.25)] {
             let read = own(json!(text));
             assert!((read.tolerance(true) - expected).abs() < 1e-12, "{text}");
             assert!(read.says_tolerance_up && !read.says_tolerance_down);

@@ -152,6 +152,10 @@ impl Cluster {
     ) -> Result<Option<(Value, Option<Value>)>, Error> {
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
         check_words(&[namespace, kind, name, version])?;
+        // The core group has no name.
+        if !group.is_empty() {
+            check_words(&[group])?;
+        }
         let named = GroupVersionKind::gvk(group, version, kind);
         let read = async {
             let (resource, _) = kube::discovery::pinned_kind(&self.client, &named).await?;

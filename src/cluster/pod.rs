@@ -36,8 +36,6 @@ pub(super) struct Pod {
     pub(super) devices: Arc<Devices>,
     /// The resource claims that it has.
     pub(super) claims: Box<[Arc<str>]>,
-    /// The node that it is on.
-    pub(super) node: Option<Arc<str>>,
     /// How its start went, once it is over.
     pub(super) start: Option<Start>,
     /// Pods of the group that it belongs to; 1 where it belongs to none.
@@ -79,6 +77,7 @@ impl Pod {
                     Phase::Starting | Phase::NotReady | Phase::Terminating => None,
                 },
                 endpoint: endpoint(pod, status),
+                node: pod.spec.as_ref().and_then(|spec| Some(spec.node_name.as_deref()?.into())),
             },
             obstacle: match phase {
                 Phase::Starting | Phase::NotReady => obstacle(status, phase),
@@ -86,7 +85,6 @@ impl Pod {
             },
             devices: Arc::new(pod.spec.as_ref().map(devices::of_pod).unwrap_or_default()),
             claims: claims(pod, status),
-            node: pod.spec.as_ref().and_then(|spec| Some(spec.node_name.as_deref()?.into())),
             start: ready.filter(|_| phase == Phase::Ready).and_then(|at| start(pod, status, at)),
             group_size: annotation(pod, group::SIZE).and_then(|n| n.parse().ok()).unwrap_or(1),
             is_ranked: pod

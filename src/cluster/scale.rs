@@ -1,7 +1,8 @@
 //! The scale subresource of targets that are neither Deployment nor StatefulSet.
 //!
 //! `/scale` cannot be watched and the kinds are not known beforehand, so it is read: when the
-//! pods or the ScaledObject change, and every 15 s. Never more than 20 reads a second in all, so
+//! pods or the ScaledObject change, and every 15 s. A count that cannot be read again for half a
+//! minute is no longer known. Never more than 20 reads a second in all, so
 //! that beyond 300 such targets the interval grows instead of the load on the API server.
 
 use std::cmp::Reverse;
@@ -26,6 +27,8 @@ const INTERVAL: Duration = Duration::from_secs(15);
 const MIN_GAP: Duration = Duration::from_secs(1);
 /// Least time between the starts of any two reads: 20 a second.
 const PACE: Duration = Duration::from_millis(50);
+/// How long reads may fail until the count that was read last is no longer known.
+const LOST_AFTER: Duration = Duration::from_secs(30);
 /// How long one read may take, its discovery included.
 const DEADLINE: Duration = Duration::from_secs(10);
 /// Reads at the same time.
@@ -60,8 +63,24 @@ struct Schedule {
     due: Instant,
     last_start: Option<Instant>,
     is_in_flight: bool,
-    /// The failure as logged, so that the same one is not logged at each try.
-    failing: Option<String>,
+    failing: Option<Failing>,
+}
+
+struct Failing {
+    since: Instant,
+    /// As logged, so that the same is not logged at each try.
+    message: String,
+}
+
+/// What a read of a scale says.
+#[derive(Debug, PartialEq)]
+pub(super) enum Read {
+    /// The target.
+    There(Target),
+    /// There is no such target, or it has no scale.
+    Absent,
+    /// It has not been readable for half a minute.
+    Lost,
 }
 
 struct Outcome {
@@ -115,9 +134,8 @@ impl Reader {
         }
     }
 
-    /// The next answer: the target, or `None` where there is none of that name. Waits for ever
-    /// while nothing is wanted. Safe to drop and call again.
-    pub(super) async fn next(&mut self) -> (ScaleKey, Option<Target>) {
+    /// The next answer. Waits for ever while nothing is wanted. Safe to drop and call again.
+    pub(super) async fn next(&mut self) -> (ScaleKey, Read) {
         loop {
             let start_at = self
                 .queue
@@ -169,31 +187,44 @@ impl Reader {
         self.schedule(key, now + INTERVAL);
     }
 
-    fn finish(&mut self, outcome: Outcome) -> Option<(ScaleKey, Option<Target>)> {
+    fn finish(&mut self, outcome: Outcome) -> Option<(ScaleKey, Read)> {
         let Outcome { key, result } = outcome;
         // Nobody wants it any more.
         let schedule = self.wanted.get_mut(&key)?;
         schedule.is_in_flight = false;
-        match result {
+        let read = match result {
             Ok(Found { kind, resource, target }) => {
-                schedule.failing = None;
                 self.resources.insert(kind, resource);
-                Some((key, target))
+                target.map_or(Read::Absent, Read::There)
             }
             Err(error) => {
                 let message = describe(&error);
-                if schedule.failing.as_ref() != Some(&message) {
-                    let name = &key.target.name;
-                    warn!(namespace = %key.namespace, %name, error = message, "cannot read a target's scale");
-                    schedule.failing = Some(message);
-                }
-                None
+                return schedule.fails(&key, message).then_some((key, Read::Lost));
             }
+        };
+        if read == Read::Absent {
+            schedule.fails(&key, "it is not there, or has no scale".to_owned());
+        } else {
+            schedule.failing = None;
         }
+        Some((key, read))
     }
 
     fn known_resource(&self, target: &TargetRef) -> Option<ApiResource> {
         self.resources.get(&kind(target)).cloned()
+    }
+}
+
+impl Schedule {
+    /// Takes one failure; whether they have lasted so long that nothing is known any more.
+    fn fails(&mut self, key: &ScaleKey, message: String) -> bool {
+        let since = self.failing.as_ref().map_or_else(Instant::now, |failing| failing.since);
+        if self.failing.as_ref().is_none_or(|failing| failing.message != message) {
+            let name = &key.target.name;
+            warn!(namespace = %key.namespace, %name, error = message, "cannot read a target's scale");
+        }
+        self.failing = Some(Failing { since, message });
+        since.elapsed() >= LOST_AFTER
     }
 }
 
@@ -218,17 +249,28 @@ async fn read_scale(
     key: &ScaleKey,
 ) -> Result<Found, Error> {
     let kind = kind(&key.target);
-    let resource = match known {
-        Some(resource) => resource,
-        None => kube::discovery::pinned_kind(&client, &kind).await?.0,
-    };
-    let api: Api<DynamicObject> = Api::namespaced_with(client, &key.namespace, &resource);
-    let target = match api.get_scale(&key.target.name).await {
-        Ok(scale) => Some(Target::from_scale(&scale)),
-        Err(kube::Error::Api(status)) if status.is_not_found() => None,
-        Err(error) => return Err(error.into()),
-    };
+    // A version that is served no more answers as an object that is not there.
+    if let Some(resource) = known
+        && let Some(target) = scale_of(&client, &resource, key).await?
+    {
+        return Ok(Found { kind, resource, target: Some(target) });
+    }
+    let (resource, _) = kube::discovery::pinned_kind(&client, &kind).await?;
+    let target = scale_of(&client, &resource, key).await?;
     Ok(Found { kind, resource, target })
+}
+
+async fn scale_of(
+    client: &kube::Client,
+    resource: &ApiResource,
+    key: &ScaleKey,
+) -> Result<Option<Target>, Error> {
+    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &key.namespace, resource);
+    match api.get_scale(&key.target.name).await {
+        Ok(scale) => Ok(Some(Target::from_scale(&scale))),
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn kind(target: &TargetRef) -> GroupVersionKind {

@@ -230,7 +230,8 @@ async fn resolve(
     let discovery = discovery.map_err(|error| failed("the list of kinds", error))?;
     let mut found: Vec<_> = discovery
         .groups()
-        .flat_map(|group| group.recommended_resources())
+        // Not of the preferred version alone: KServe's has one of its kinds, and an older the other.
+        .flat_map(|group| group.resources_by_stability())
         .filter(|(resource, capabilities)| {
             matches!(capabilities.scope, Scope::Namespaced)
                 && (resource.kind.to_ascii_lowercase() == kind || resource.plural == kind)
@@ -305,7 +306,8 @@ async fn rivals(
     let list = ListParams::default().limit(MAX_LISTED);
     let hpas: Api<HorizontalPodAutoscaler> = Api::namespaced(client.clone(), namespace);
     let mut found = Vec::new();
-    for hpa in hpas.list(&list).await.ok()?.items {
+    let hpas = hpas.list(&list).await.ok()?;
+    for hpa in hpas.items {
         let is_kedas = hpa.metadata.labels.is_some_and(|labels| labels.contains_key(KEDA_LABEL));
         let target = hpa.spec.scale_target_ref;
         let scales_it = target.kind == kind && target.name == name;
@@ -315,7 +317,11 @@ async fn rivals(
         }
     }
     let objects = super::watch::scaled_objects(client, Some(namespace));
-    for object in objects.list(&list).await.into_iter().flat_map(|listed| listed.items) {
+    let objects = objects.list(&list).await.ok()?;
+    if hpas.metadata.continue_.or(objects.metadata.continue_).is_some_and(|it| !it.is_empty()) {
+        return None;
+    }
+    for object in objects.items {
         let target = &object.data["spec"]["scaleTargetRef"];
         let target_kind = target["kind"].as_str().filter(|kind| !kind.is_empty());
         if target_kind.unwrap_or("Deployment") == kind && target["name"] == name {

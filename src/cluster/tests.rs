@@ -120,7 +120,7 @@ async fn a_workload_is_listed_then_followed_then_gone() {
     api.delete(OBJECTS, scaled_object(json!({"name": "llm"})));
     let inventory = source.until(|inventory| inventory.workloads.is_empty()).await;
     assert!(inventory.synced);
-    assert_eq!(inventory.stale_since, None);
+    assert_eq!(inventory.stale_since("ns"), None);
 }
 
 #[tokio::test]
@@ -158,7 +158,7 @@ async fn after_410_gone_everything_is_listed_anew_and_what_went_meanwhile_is_gon
     let workload = source.until_workload(|workload| workload.members.len() == 1).await;
     assert_eq!(&*workload.members[0].id, "llm-1");
     assert_eq!(api.count("list", PODS), 2);
-    source.until(|inventory| inventory.stale_since.is_none()).await;
+    source.until(|inventory| inventory.stale.is_empty()).await;
 }
 
 #[tokio::test]
@@ -166,14 +166,14 @@ async fn what_may_not_be_read_leaves_the_source_unsynced_and_running() {
     let api = with_llm(2).await;
     api.fail(PODS, Some(403));
     let mut source = Running::start(&api, &[]);
-    let inventory = source.until(|inventory| inventory.stale_since.is_some()).await;
+    let inventory = source.until(|inventory| !inventory.stale.is_empty()).await;
     assert!(!inventory.synced);
     assert!(inventory.workloads.is_empty(), "its pods are unknown, not absent");
     assert!(!source.task.is_finished());
     api.fail(PODS, None);
     let inventory = source.until(|inventory| inventory.synced).await;
     assert_eq!(inventory.workloads.len(), 1);
-    assert_eq!(inventory.stale_since, None);
+    assert_eq!(inventory.stale_since("ns"), None);
 }
 
 #[tokio::test]
@@ -185,7 +185,7 @@ async fn without_the_api_server_the_last_inventory_stays_and_is_called_stale() {
         api.fail(path, Some(500));
         api.hang_up(path);
     }
-    let inventory = source.until(|inventory| inventory.stale_since.is_some()).await;
+    let inventory = source.until(|inventory| !inventory.stale.is_empty()).await;
     assert!(inventory.synced);
     assert_eq!(inventory.workloads[&WorkloadKey::new("ns", "llm")].replicas.spec, Some(2));
     api.put(DEPLOYMENTS, deployment(5));

@@ -26,6 +26,7 @@ use super::hpa::Autoscaler;
 use super::pod::Pod;
 use super::scaled_object::ScaledObject;
 use super::target::Target;
+use super::watched::is_refusal;
 use crate::inventory::Devices;
 
 /// Objects of one page of a list. A pod is some 10 KiB of JSON, so a page stays near 2.5 MiB.
@@ -36,6 +37,9 @@ const WATCH_TIMEOUT_S: u32 = 60;
 /// Longest pause between two tries. The client library's own limit of 30 s is made for many
 /// clients; here a handful of watches hold what every answer stands on.
 const MAX_PAUSE: Duration = Duration::from_secs(5);
+/// The same where the API server answers and refuses: a role is bound once, and nobody is spared by asking
+/// more often.
+const MAX_PAUSE_WHEN_REFUSED: Duration = Duration::from_secs(10);
 /// The same for what no answer stands on, which a role may not allow or a cluster not have: the
 /// client library's own.
 const MAX_PAUSE_OF_EXTRAS: Duration = Duration::from_secs(30);
@@ -83,6 +87,8 @@ pub(super) enum Step<T> {
     Put(ObjectKey, T),
     /// An object that is gone, or no longer matters.
     Remove(ObjectKey),
+    /// An object that is there and cannot be read: what was known of it stays.
+    Keep(ObjectKey),
     /// All objects have been listed; what was not among them is gone.
     Done,
     /// The watch is interrupted.
@@ -91,13 +97,29 @@ pub(super) enum Step<T> {
     Resumed,
 }
 
+/// What an object is here.
+#[derive(Debug)]
+enum Look<T> {
+    Usable(T),
+    /// It no longer matters.
+    Ended,
+    /// Its kind is right, and what it says is not.
+    Unusable,
+}
+
+impl<T> From<Option<T>> for Look<T> {
+    fn from(read: Option<T>) -> Look<T> {
+        read.map_or(Look::Ended, Look::Usable)
+    }
+}
+
 /// Watches everything in these namespaces; in all if there is none.
 pub(super) fn updates(
     client: &kube::Client,
     namespaces: &[Arc<str>],
 ) -> SelectAll<BoxStream<'static, Update>> {
     let nodes = Api::<ApiNode>::all(client.clone());
-    let nodes = steps(nodes, Node::from_object, MAX_PAUSE_OF_EXTRAS)
+    let nodes = steps(nodes, |node| Node::from_object(node).into(), MAX_PAUSE_OF_EXTRAS)
         .map(|step| Update { scope: 0, change: Change::Node(step) });
     let mut all = stream::select_all([nodes.boxed()]);
     if namespaces.is_empty() {
@@ -118,25 +140,37 @@ fn scope_updates(
         steps(scaled_objects(client, namespace), read_scaled_object, MAX_PAUSE)
             .map(move |step| Update { scope, change: Change::ScaledObject(step) })
             .boxed(),
-        steps(api::<Deployment>(client, namespace), Target::from_deployment, MAX_PAUSE)
-            .map(move |step| Update { scope, change: Change::Deployment(step) })
-            .boxed(),
-        steps(api::<StatefulSet>(client, namespace), Target::from_stateful_set, MAX_PAUSE)
-            .map(move |step| Update { scope, change: Change::StatefulSet(step) })
-            .boxed(),
-        steps(api::<ApiPod>(client, namespace), Pod::from_object, MAX_PAUSE)
+        steps(
+            api::<Deployment>(client, namespace),
+            |it| Target::from_deployment(it).into(),
+            MAX_PAUSE,
+        )
+        .map(move |step| Update { scope, change: Change::Deployment(step) })
+        .boxed(),
+        steps(
+            api::<StatefulSet>(client, namespace),
+            |it| Target::from_stateful_set(it).into(),
+            MAX_PAUSE,
+        )
+        .map(move |step| Update { scope, change: Change::StatefulSet(step) })
+        .boxed(),
+        steps(api::<ApiPod>(client, namespace), |pod| Pod::from_object(pod).into(), MAX_PAUSE)
             .map(move |step| Update { scope, change: Change::Pod(step) })
             .boxed(),
         steps(
             api::<HorizontalPodAutoscaler>(client, namespace),
-            Autoscaler::from_object,
+            |hpa| Autoscaler::from_object(hpa).into(),
             MAX_PAUSE_OF_EXTRAS,
         )
         .map(move |step| Update { scope, change: Change::Hpa(step) })
         .boxed(),
-        steps(api::<ResourceClaim>(client, namespace), devices::of_claim, MAX_PAUSE_OF_EXTRAS)
-            .map(move |step| Update { scope, change: Change::Claim(step) })
-            .boxed(),
+        steps(
+            api::<ResourceClaim>(client, namespace),
+            |it| devices::of_claim(it).into(),
+            MAX_PAUSE_OF_EXTRAS,
+        )
+        .map(move |step| Update { scope, change: Change::Claim(step) })
+        .boxed(),
     ]
 }
 
@@ -160,25 +194,25 @@ where
     }
 }
 
-/// One broken object is left out, so that it breaks nobody else's list.
-fn read_scaled_object(object: &DynamicObject) -> Option<ScaledObject> {
+/// One broken object breaks nobody else's list, and an edit that breaks one does not delete it.
+fn read_scaled_object(object: &DynamicObject) -> Look<ScaledObject> {
     match ScaledObject::from_object(object) {
-        Ok(read) => Some(read),
+        Ok(read) => Look::Usable(read),
         Err(error) => {
             warn!(
                 namespace = object.metadata.namespace.as_deref(),
                 name = object.metadata.name.as_deref(),
                 error = &error as &dyn std::error::Error,
-                "left out a ScaledObject that cannot be used",
+                "a ScaledObject cannot be used: it is left out, or goes on as it was",
             );
-            None
+            Look::Unusable
         }
     }
 }
 
 fn steps<K, T>(
     api: Api<K>,
-    read: fn(&K) -> Option<T>,
+    read: fn(&K) -> Look<T>,
     max_pause: Duration,
 ) -> impl Stream<Item = Step<T>> + Send
 where
@@ -211,7 +245,7 @@ struct Follow<K> {
 }
 
 impl<K: Resource> Follow<K> {
-    async fn next<T>(&mut self, read: fn(&K) -> Option<T>) -> Option<Step<T>> {
+    async fn next<T>(&mut self, read: fn(&K) -> Look<T>) -> Option<Step<T>> {
         if let Some(pause) = self.pause.take() {
             tokio::time::sleep(pause).await;
             self.proven_at = Some(Instant::now() + PROVEN_AFTER);
@@ -233,8 +267,9 @@ impl<K: Resource> Follow<K> {
                 Step::Begin
             }
             Ok(Event::InitApply(object) | Event::Apply(object)) => match read(&object) {
-                Some(value) => Step::Put(key(&object), value),
-                None => Step::Remove(key(&object)),
+                Look::Usable(value) => Step::Put(key(&object), value),
+                Look::Ended => Step::Remove(key(&object)),
+                Look::Unusable => Step::Keep(key(&object)),
             },
             Ok(Event::Delete(object)) => Step::Remove(key(&object)),
             Ok(Event::InitDone) => Step::Done,
@@ -244,7 +279,12 @@ impl<K: Resource> Follow<K> {
                     // The server answers again and only wants a new list: nothing to spare it.
                     self.backoff.reset();
                 }
-                self.pause = self.backoff.next().map(|pause| pause.min(self.max_pause));
+                let most = if is_refusal(&error) {
+                    self.max_pause.max(MAX_PAUSE_WHEN_REFUSED)
+                } else {
+                    self.max_pause
+                };
+                self.pause = self.backoff.next().map(|pause| pause.min(most));
                 Step::Failed(error)
             }
         })
@@ -284,7 +324,7 @@ mod tests {
 
     async fn next(follow: &mut Follow<ApiPod>) -> (Step<Pod>, Duration) {
         let asked_at = Instant::now();
-        let step = follow.next(Pod::from_object).await.unwrap();
+        let step = follow.next(|pod| Pod::from_object(pod).into()).await.unwrap();
         (step, asked_at.elapsed())
     }
 

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
+use kube::runtime::watcher;
 use tracing::{info, warn};
 
 use super::watch::{ObjectKey, Step};
@@ -20,6 +21,8 @@ pub(super) struct Watched<T> {
     what: &'static str,
     by_namespace: BTreeMap<Arc<str>, BTreeMap<Arc<str>, T>>,
     n_objects: usize,
+    /// Said that the limit is reached: what is left out comes again with each of its changes.
+    is_full: bool,
     /// While a list runs: what the last one had and this one has not named yet.
     unnamed: Option<HashSet<ObjectKey>>,
     was_listed: bool,
@@ -29,6 +32,8 @@ pub(super) struct Watched<T> {
 #[derive(Debug)]
 struct Failing {
     since: Moment,
+    /// The API server answers, and does not allow it.
+    is_refused: bool,
     /// The failure as logged, so that the same one is not logged at each try.
     message: String,
 }
@@ -40,6 +45,7 @@ impl<T: PartialEq> Watched<T> {
             what,
             by_namespace: BTreeMap::new(),
             n_objects: 0,
+            is_full: false,
             unnamed: None,
             was_listed: false,
             failing: None,
@@ -63,6 +69,11 @@ impl<T: PartialEq> Watched<T> {
                     changed(key.0);
                 }
             }
+            Step::Keep(key) => {
+                if let Some(unnamed) = &mut self.unnamed {
+                    unnamed.remove(&key);
+                }
+            }
             Step::Done => {
                 for key in self.unnamed.take().unwrap_or_default() {
                     if self.remove(&key) {
@@ -72,7 +83,7 @@ impl<T: PartialEq> Watched<T> {
                 self.was_listed = true;
                 self.stands_again();
             }
-            Step::Failed(error) => self.fails(describe(&error), now),
+            Step::Failed(error) => self.fails(describe(&error), is_refusal(&error), now),
             Step::Resumed => self.stands_again(),
         }
     }
@@ -85,6 +96,11 @@ impl<T: PartialEq> Watched<T> {
     /// Since when the watch has been interrupted.
     pub(super) fn failing_since(&self) -> Option<Moment> {
         self.failing.as_ref().map(|failing| failing.since)
+    }
+
+    /// Since when the API server has not allowed it.
+    pub(super) fn refused_since(&self) -> Option<Moment> {
+        self.failing.as_ref().filter(|failing| failing.is_refused).map(|failing| failing.since)
     }
 
     /// One object.
@@ -124,7 +140,10 @@ impl<T: PartialEq> Watched<T> {
             return is_changed;
         }
         if self.n_objects >= MAX_OBJECTS {
-            warn!(what = self.what, %namespace, %name, "left out: {MAX_OBJECTS} are kept already");
+            if !std::mem::replace(&mut self.is_full, true) {
+                let what = self.what;
+                warn!(what, %namespace, %name, "left out, and more: {MAX_OBJECTS} are kept already");
+            }
             return false;
         }
         self.n_objects += 1;
@@ -145,18 +164,32 @@ impl<T: PartialEq> Watched<T> {
         is_removed
     }
 
-    fn fails(&mut self, message: String, now: Moment) {
+    fn fails(&mut self, message: String, is_refused: bool, now: Moment) {
         let since = self.failing_since().unwrap_or(now);
         if self.failing.as_ref().is_none_or(|failing| failing.message != message) {
             warn!(what = self.what, error = message, "cannot read from the Kubernetes API");
         }
-        self.failing = Some(Failing { since, message });
+        self.failing = Some(Failing { since, is_refused, message });
     }
 
     fn stands_again(&mut self) {
         if self.failing.take().is_some() {
             info!(what = self.what, "reading from the Kubernetes API again");
         }
+    }
+}
+
+/// Whether the account may not read it, or where it would be is gone with its roles.
+pub(super) fn is_refusal(error: &watcher::Error) -> bool {
+    use watcher::Error::{
+        InitialListFailed, NoResourceVersion, WatchError, WatchFailed, WatchStartFailed,
+    };
+    match error {
+        InitialListFailed(error) | WatchStartFailed(error) | WatchFailed(error) => {
+            matches!(error, kube::Error::Api(status) if status.is_forbidden())
+        }
+        WatchError(status) => status.is_forbidden(),
+        NoResourceVersion => false,
     }
 }
 

@@ -13,6 +13,10 @@ use super::target::Target;
 use crate::decision::{Phase, Replicas};
 use crate::inventory::{Counted, Devices, Hpa, Kubernetes, Start, Workload, WorkloadKey};
 
+/// Labels by which a LeaderWorkerSet and an Argo Rollout tell the revisions of their template.
+const REVISIONS: [&str; 2] =
+    ["leaderworkerset.sigs.k8s.io/template-revision-hash", "rollouts-pod-template-hash"];
+
 /// What was read of one workload.
 #[derive(Debug)]
 pub(super) struct Parts<'a> {
@@ -51,7 +55,10 @@ pub(super) fn build<'a>(
         max: object.max,
         fallback_replicas: object.fallback_replicas,
         triggers: object.triggers.clone(),
-        replicas: replicas(target, pods, n_leaving),
+        replicas: Replicas {
+            rollout: target.is_some_and(|target| target.rollout) || has_revisions(pods),
+            ..replicas(target, pods, n_leaving)
+        },
         members: pods.iter().map(|pod| pod.member.clone()).collect(),
         counted: Counted::ByKubernetes,
         gpus_per_replica: devices::whole(&devices),
@@ -98,7 +105,9 @@ fn devices<'a>(
     claim: impl Fn(&str) -> Option<&'a Arc<Devices>>,
 ) -> Arc<Devices> {
     let of_template = target.map(|target| &target.devices).filter(|devices| !devices.is_empty());
-    let of_a_pod = pods.iter().map(|pod| &pod.devices).find(|devices| !devices.is_empty());
+    // A group that is not whole yet has fewer.
+    let n_devices = |devices: &&Arc<Devices>| devices.values().map(|n| u64::from(*n)).sum::<u64>();
+    let of_a_pod = pods.iter().map(|pod| &pod.devices).max_by_key(n_devices);
     let asked = of_template.or(of_a_pod).cloned().unwrap_or_default();
     let Some(claiming) = pods.iter().find(|pod| !pod.claims.is_empty()) else { return asked };
     let mut all = Devices::clone(&asked);
@@ -149,6 +158,17 @@ fn replicas(target: Option<&Target>, pods: &[Cow<'_, Pod>], n_leaving: usize) ->
         unschedulable,
         crash_looping,
         leaving: u32::try_from(n_leaving).unwrap_or(u32::MAX).min(ready),
-        rollout: target.is_some_and(|target| target.rollout),
+        rollout: false,
     }
+}
+
+/// Whether pods of two revisions of one template stand, which is how a target rolls out that only its
+/// `/scale` is read of. Labels of single controllers: that of a ReplicaSet's template differs among the
+/// parts of one target too.
+fn has_revisions(pods: &[Cow<'_, Pod>]) -> bool {
+    let stays = pods.iter().filter(|pod| pod.member.phase != Phase::Terminating);
+    let mut revisions =
+        stays.filter_map(|pod| REVISIONS.iter().find_map(|key| pod.labels.get(*key)));
+    let first = revisions.next();
+    revisions.any(|revision| Some(revision) != first)
 }

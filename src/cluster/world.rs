@@ -6,10 +6,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::Arc;
 
+use tracing::warn;
+
 use super::devices::{self, Node};
 use super::group::Groups;
 use super::hpa::Autoscaler;
 use super::pod::Pod;
+use super::scale::Read;
 use super::scaled_object::{Chosen, ScaledObject, TargetKind, TargetRef};
 use super::selector::{Labels, PodSelector};
 use super::target::Target;
@@ -18,6 +21,10 @@ use super::watched::Watched;
 use super::workload::{self, Parts, Scaler};
 use crate::decision::Moment;
 use crate::inventory::{Devices, Inventory, Room, Workload, WorkloadKey};
+
+/// How long a namespace that may not be read is waited for, in milliseconds: a role that is bound beside
+/// the start takes seconds.
+const GIVEN_UP_MS: u64 = 30_000;
 
 /// What was read, by watched namespace, and what was made of it.
 #[derive(Debug)]
@@ -54,13 +61,15 @@ pub(super) struct WantedScales {
 }
 
 impl World {
-    /// Nothing read yet, from this many namespaces; with none all are watched as one.
-    pub(super) fn new(n_namespaces: usize) -> World {
+    /// Nothing read yet, from these namespaces; with none all are watched as one.
+    pub(super) fn new(namespaces: &[Arc<str>]) -> World {
+        let all = [Arc::from("")];
+        let names = if namespaces.is_empty() { &all } else { namespaces };
         World {
-            scopes: (0..n_namespaces.max(1)).map(|_index| Scope::new()).collect(),
+            scopes: names.iter().map(Scope::new).collect(),
             nodes: Watched::new("nodes"),
             leaving: BTreeSet::new(),
-            is_whole: n_namespaces == 0,
+            is_whole: namespaces.is_empty(),
             room_is_old: false,
             published: Arc::default(),
         }
@@ -72,7 +81,9 @@ impl World {
         if let Change::Node(step) = change {
             self.apply_node(step, now);
         } else if let Some(scope) = self.scopes.get_mut(scope) {
-            self.room_is_old |= matches!(change, Change::Pod(_)) && self.is_whole;
+            // Most pods have no device, and most changes of one move none.
+            self.room_is_old |=
+                self.is_whole && matches!(&change, Change::Pod(step) if scope.moves_devices(step));
             scope.apply(change, now);
         }
     }
@@ -82,7 +93,7 @@ impl World {
             Step::Put((_, name), _) | Step::Remove((_, name)) => vec![Arc::clone(name)],
             // A list may leave nodes out.
             Step::Done => self.leaving.iter().cloned().collect(),
-            Step::Begin | Step::Failed(_) | Step::Resumed => Vec::new(),
+            Step::Keep(_) | Step::Begin | Step::Failed(_) | Step::Resumed => Vec::new(),
         };
         let room_is_old = &mut self.room_is_old;
         self.nodes.apply(step, now, |_no_namespace| *room_is_old = true);
@@ -100,13 +111,13 @@ impl World {
         }
     }
 
-    /// Takes what a scale subresource says; `None` where there is no such target.
+    /// Takes what a scale subresource says.
     pub(super) fn apply_scale(
         &mut self,
         scope: usize,
         namespace: &Arc<str>,
         key: TargetRef,
-        target: Option<Target>,
+        read: Read,
     ) {
         let Some(scope) = self.scopes.get_mut(scope) else {
             return;
@@ -114,7 +125,13 @@ impl World {
         let Some(scales) = scope.scales.get_mut(namespace) else {
             return;
         };
-        if scales.get(&key) == target.as_ref() {
+        let known = scales.get(&key);
+        let target = match read {
+            Read::There(target) => Some(target),
+            Read::Absent => None,
+            Read::Lost => known.map(|known| Target { spec: None, ..known.clone() }),
+        };
+        if known == target.as_ref() {
             return;
         }
         match target {
@@ -129,7 +146,8 @@ impl World {
         self.scopes.iter().any(|scope| scope.was_listed() && !scope.changed.is_empty())
             || (self.room_is_old && self.nodes.was_listed())
             || self.is_synced() != self.published.synced
-            || self.stale_since() != self.published.stale_since
+            || self.unread() != self.published.unread
+            || self.stale() != self.published.stale
     }
 
     /// Builds the workloads of every changed namespace anew.
@@ -158,9 +176,11 @@ impl World {
             inventory.room = room;
         }
         inventory.synced = self.is_synced();
-        inventory.stale_since = self.stale_since();
+        inventory.unread = self.unread();
+        inventory.stale = self.stale();
         is_different |= inventory.synced != self.published.synced
-            || inventory.stale_since != self.published.stale_since;
+            || inventory.unread != self.published.unread
+            || inventory.stale != self.published.stale;
         self.published = Arc::new(inventory);
         Rebuilt { inventory: is_different.then(|| Arc::clone(&self.published)), scales: wanted }
     }
@@ -170,18 +190,30 @@ impl World {
         devices::room(self.nodes.of(""), pods)
     }
 
+    /// A namespace that may not be read keeps no other waiting.
     fn is_synced(&self) -> bool {
-        self.scopes.iter().all(Scope::was_listed)
+        self.scopes.iter().any(Scope::was_listed)
+            && self.scopes.iter().all(|scope| scope.was_listed() || scope.is_given_up)
     }
 
-    fn stale_since(&self) -> Option<Moment> {
-        self.scopes.iter().flat_map(Scope::failing_since).min()
+    fn unread(&self) -> BTreeSet<Arc<str>> {
+        let unread = self.scopes.iter().filter(|scope| scope.is_given_up && !scope.was_listed());
+        unread.map(|scope| Arc::clone(&scope.name)).collect()
+    }
+
+    fn stale(&self) -> BTreeMap<Arc<str>, Moment> {
+        let since = |scope: &Scope| Some((Arc::clone(&scope.name), scope.failing_since().min()?));
+        self.scopes.iter().filter_map(since).collect()
     }
 }
 
 /// One watched namespace, or all of them as one.
 #[derive(Debug)]
 struct Scope {
+    /// The namespace; empty for all.
+    name: Arc<str>,
+    /// It has been refused for so long that nobody waits for it.
+    is_given_up: bool,
     scaled_objects: Watched<ScaledObject>,
     deployments: Watched<Target>,
     stateful_sets: Watched<Target>,
@@ -202,8 +234,10 @@ struct Scope {
 }
 
 impl Scope {
-    fn new() -> Scope {
+    fn new(name: &Arc<str>) -> Scope {
         Scope {
+            name: Arc::clone(name),
+            is_given_up: false,
             scaled_objects: Watched::new("ScaledObjects"),
             deployments: Watched::new("Deployments"),
             stateful_sets: Watched::new("StatefulSets"),
@@ -230,7 +264,7 @@ impl Scope {
                 if let Step::Put(_, pod) = &mut step {
                     share(&mut self.labels, &mut pod.labels);
                     share(&mut self.devices, &mut pod.devices);
-                    if let Some(node) = &mut pod.node {
+                    if let Some(node) = &mut pod.member.node {
                         share(&mut self.nodes, node);
                     }
                 }
@@ -241,13 +275,37 @@ impl Scope {
             // Nodes are of no scope.
             Change::Node(_) => {}
         }
+        let refused_since = [
+            self.scaled_objects.refused_since(),
+            self.deployments.refused_since(),
+            self.stateful_sets.refused_since(),
+            self.pods.refused_since(),
+        ];
+        let refused_ms =
+            refused_since.into_iter().flatten().map(|since| now.millis_since(since)).max();
+        if !self.is_given_up && refused_ms.is_some_and(|ms| ms >= GIVEN_UP_MS) && !self.was_listed()
+        {
+            self.is_given_up = true;
+            warn!(namespace = %self.name, "its workloads are unknown: they may not be read");
+        }
     }
 
     /// Marks the namespaces of the pods on a node.
     fn change_those_on(&mut self, node: &str) {
         let on_it =
-            self.pods.with_namespaces().filter(|(_, pod)| pod.node.as_deref() == Some(node));
+            self.pods.with_namespaces().filter(|(_, pod)| pod.member.node.as_deref() == Some(node));
         self.changed.extend(on_it.map(|(namespace, _)| Arc::clone(namespace)));
+    }
+
+    /// Whether a step of the pods' watch changes which devices are taken on which node.
+    fn moves_devices(&self, step: &Step<Pod>) -> bool {
+        let known = |(namespace, name): &(Arc<str>, Arc<str>)| self.pods.get(namespace, name);
+        match step {
+            Step::Put(key, pod) => known(key).and_then(taken) != taken(pod),
+            Step::Remove(key) => known(key).and_then(taken).is_some(),
+            Step::Done => true,
+            Step::Keep(_) | Step::Begin | Step::Failed(_) | Step::Resumed => false,
+        }
     }
 
     fn was_listed(&self) -> bool {
@@ -351,6 +409,12 @@ impl Scope {
             TargetKind::Other { .. } => self.scales.get(namespace)?.get(target),
         }
     }
+}
+
+/// Where a pod is, and the devices that it takes there; `None` where it takes none.
+fn taken(pod: &Pod) -> Option<(&Arc<str>, &Devices)> {
+    let node = pod.member.node.as_ref().filter(|_| !pod.devices.is_empty());
+    node.map(|node| (node, &*pod.devices))
 }
 
 /// Puts the set's own copy of a value in the place of the value.

@@ -18,8 +18,10 @@ const PATIENCE_MS: u64 = 900_000;
 pub(super) struct LeavingState {
     /// How many left at the last look.
     count: u32,
-    /// The count that has as many that stay as there were.
-    floor: u32,
+    /// Replicas ordered but for those that replace others; `None` while none of these stand.
+    base: Option<u32>,
+    /// The most that were ordered for those that leave, on top of `base`.
+    top: u32,
     /// When their number last rose.
     since: Option<Moment>,
 }
@@ -31,18 +33,27 @@ impl LeavingState {
     }
 
     /// Replicas that must be ordered while `leaving` of them are about to go; 0 without such.
+    ///
+    /// What was ordered for one that has gone stands until evidence gives it back, and is the
+    /// replacement of the next: nodes that are drained one by one want one more replica, not one each.
     pub(super) fn floor(&mut self, leaving: u32, supply: &Supply, now: Moment) -> u32 {
+        let ordered = supply.ordered;
+        let base = match self.base {
+            Some(base) if ordered <= self.top => base.min(ordered),
+            // Others have ordered beyond that: all that stays is needed.
+            Some(_) => ordered.saturating_sub(self.count),
+            None => ordered,
+        };
+        if leaving == 0 && ordered <= base {
+            *self = LeavingState::default();
+            return supply.orderable(0);
+        }
         if leaving > self.count {
-            self.floor = self.floor.max(supply.ordered).saturating_add(leaving - self.count);
             self.since = Some(now);
-        } else {
-            self.floor = self.floor.saturating_sub(self.count - leaving);
         }
-        self.count = leaving;
+        let floor = base.saturating_add(leaving);
+        (self.count, self.base, self.top) = (leaving, Some(base), self.top.max(floor).max(ordered));
         let waits = self.since.is_some_and(|since| now.millis_since(since) < PATIENCE_MS);
-        if leaving == 0 || !waits {
-            self.floor = 0;
-        }
-        supply.orderable(self.floor)
+        supply.orderable(if leaving > 0 && waits { floor } else { 0 })
     }
 }

@@ -74,6 +74,8 @@ pub(super) struct Seen {
     pub(super) frozen: u32,
     /// The same for so long that their gauges count as stuck.
     pub(super) stuck: u32,
+    /// Both, by id.
+    pub(super) stuck_ids: Vec<Box<str>>,
     /// Replicas that sleep.
     pub(super) asleep: u32,
     /// Requests waiting on live replicas.
@@ -260,7 +262,7 @@ impl Member {
         };
         if before.at.millis_since(sample.at) >= NEW_TIME_MS {
             // Its source counts from another time; no rate can be told across that.
-            (self.last, self.rates, self.flat_ms) = (Some(*sample), None, 0);
+            (self.last, self.rates, self.flat_ms) = (Some(Arc::clone(sample)), None, 0);
             return;
         }
         let elapsed_ms = sample.at.millis_since(before.at);
@@ -308,6 +310,7 @@ impl Member {
             } else {
                 seen.stuck += 1;
             }
+            seen.stuck_ids.push(self.id.clone());
             seen.stuck_waiting += waiting.unwrap_or(0.0);
             // Readable and idle as far as its counters say; its gauges say nothing.
             add(&mut seen.running, running.map(|_| 0.0));

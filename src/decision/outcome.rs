@@ -26,6 +26,9 @@ pub struct Decision {
     pub next: Next,
     /// Notable changes of this tick, for events.
     pub notices: Vec<Notice>,
+    /// Replicas that have work and move nothing, by id: no capacity, whatever their probes say.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stuck: Vec<Box<str>>,
     /// Milliseconds until the next tick is due.
     pub next_tick_ms: u64,
 }

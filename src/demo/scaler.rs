@@ -218,5 +218,6 @@ fn member(pod: &Pod, pages: SocketAddr) -> Member {
         created_at: Some(moment(pod.created_at)),
         ready_at: pod.ready_at.map(moment),
         endpoint: Some(Endpoint::Url(format!("http://{pages}/pods/{}/metrics", pod.name).into())),
+        node: None,
     }
 }

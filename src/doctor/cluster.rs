@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::facts::{Fact, Facts, Lack, Missing, NodeAutoscaler, Nodes, Rights};
+use super::facts::{Fact, Facts, Lack, Missing, NodeAutoscaler, Nodes, Owner, Rights};
 use super::files::{CONFIG_KEY, parse_configuration};
-use super::object::{name, own_trigger, target_api, target_of, text, watched};
+use super::object::{controller, list, name, own_trigger, target_api, target_of, text, watched};
 use super::{Error, Given};
 use crate::cluster;
 use crate::cluster::inspect::{Cluster, Error as Unread, Place};
@@ -122,6 +122,7 @@ impl Surroundings {
             Ok((target, scale)) => (Ok(target), Ok(scale)),
             Err(missing) => (Err(missing.clone()), Err(missing)),
         };
+        let owner = self.owner(&target).await;
         let pods = self.pods_of(&scale);
         let is_kedas = |hpa: &Value| hpa["metadata"]["labels"][KEDA_LABEL] == name(object);
         let hpas = self.hpas.as_ref();
@@ -132,6 +133,7 @@ impl Surroundings {
         Facts {
             target,
             scale,
+            owner,
             hpa: hpas
                 .map(|all| all.iter().find(|hpa| is_kedas(hpa)).cloned())
                 .map_err(Missing::from),
@@ -163,6 +165,16 @@ impl Surroundings {
             pods,
             object: object.clone(),
         }
+    }
+
+    async fn owner(&self, target: &Fact<Value>) -> Fact<Option<Owner>> {
+        let Some(owner) = controller(target.as_ref()?) else { return Ok(None) };
+        let at = |key| text(owner, key).unwrap_or_default();
+        let named = (at("/apiVersion"), at("/kind"), at("/name"));
+        let read = fact(self.cluster.target(&self.namespace, named).await)?;
+        let (object, scale) =
+            read.ok_or_else(|| Missing::because(format!("there is no {}/{}", named.1, named.2)))?;
+        Ok(Some(Owner { object, scales: scale.is_some() }))
     }
 
     fn pods_of(&self, scale: &Fact<Option<Value>>) -> Fact<Vec<Value>> {
@@ -293,6 +305,11 @@ fn is_one_of_several(scaler: &Value) -> bool {
 
 async fn nodes(cluster: &Cluster) -> Fact<Nodes> {
     let nodes = fact(cluster.list(place("v1", "nodes", None), None).await)?;
+    let takes_pods = |node: &&Value| {
+        let is_down = |it: &Value| it["type"] == "Ready" && it["status"] != "True";
+        node["spec"]["unschedulable"] != true
+            && !list(node, "/status/conditions").iter().any(is_down)
+    };
     let gpus = |node: &Value| {
         text(node, "/status/allocatable/nvidia.com~1gpu").and_then(|gpus| gpus.parse().ok())
     };
@@ -304,7 +321,10 @@ async fn nodes(cluster: &Cluster) -> Fact<Nodes> {
         let status = fact(cluster.get(status, AUTOSCALER_STATUS).await)?;
         status.map(|_status| NodeAutoscaler::ClusterAutoscaler)
     };
-    Ok(Nodes { gpus: nodes.iter().filter_map(gpus).fold(0, u32::saturating_add), autoscaler })
+    Ok(Nodes {
+        gpus: nodes.iter().filter(takes_pods).filter_map(gpus).fold(0, u32::saturating_add),
+        autoscaler,
+    })
 }
 
 /// Name and namespace of the Service that the trigger's address names; `None` for another host.

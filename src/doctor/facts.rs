@@ -48,6 +48,8 @@ pub struct Facts {
     pub target: Fact<Value>,
     /// The target's scale subresource; `None` if it has none.
     pub scale: Fact<Option<Value>>,
+    /// What controls the target; `None` if nothing does.
+    pub owner: Fact<Option<Owner>>,
     /// The HPA that KEDA made of the ScaledObject; `None` if there is none.
     pub hpa: Fact<Option<Value>>,
     /// The namespace's other HPAs.
@@ -84,6 +86,15 @@ pub struct Facts {
     pub cold_start_ms: Fact<u64>,
     /// The longest answers, p99 from request to end, in milliseconds.
     pub longest_answer_ms: Fact<u64>,
+}
+
+/// What controls a target.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Owner {
+    /// The object.
+    pub object: Value,
+    /// It has a scale subresource of its own.
+    pub scales: bool,
 }
 
 /// The nodes, as far as it matters here.

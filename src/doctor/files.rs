@@ -84,6 +84,7 @@ fn facts(object: &Value, documents: &[Value], given: &Given) -> Facts {
         object: object.clone(),
         target: found(target_object, &format!("{kind}/{target}")),
         scale: only_a_cluster("the target's scale"),
+        owner: only_a_cluster("what controls the target"),
         hpa: found(beside("HorizontalPodAutoscaler").find(is_kedas), "KEDA's HPA").map(Some),
         other_hpas: all(
             beside("HorizontalPodAutoscaler").filter(|hpa| !is_kedas(hpa)),

@@ -120,6 +120,11 @@ impl<'a> Trigger<'a> {
     }
 }
 
+/// The reference of an object to what controls it.
+pub(super) fn controller(object: &Value) -> Option<&Value> {
+    list(object, "/metadata/ownerReferences").iter().find(|owner| owner["controller"] == true)
+}
+
 pub(super) fn triggers(object: &Value) -> impl Iterator<Item = Trigger<'_>> {
     let all = list(object, "/spec/triggers").iter().enumerate();
     all.map(|(index, value)| Trigger { index, value })

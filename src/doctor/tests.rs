@@ -58,6 +58,7 @@ fn cured(broken: &Facts, finding: &Finding) -> Facts {
     let objects = [
         Some(&mut facts.object),
         facts.target.as_mut().ok(),
+        facts.owner.as_mut().ok().and_then(Option::as_mut).map(|owner| &mut owner.object),
         facts.service.as_mut().ok().and_then(Option::as_mut),
         facts.external_metrics.as_mut().ok().and_then(Option::as_mut),
     ];
@@ -104,6 +105,7 @@ fn without_facts_a_check_is_told_as_not_made_and_nothing_is_found() {
     let blind = Facts {
         target: Err(why()),
         scale: Err(why()),
+        owner: Err(why()),
         hpa: Err(why()),
         other_hpas: Err(why()),
         other_objects: Err(why()),

@@ -53,7 +53,8 @@ impl<'a> Engine<'a> {
         })
     }
 
-    /// The model as the command line names it.
+    /// The model as the command line names it: behind `serve`, which may be the image's own entrypoint,
+    /// or as an option, as vLLM took it until it called that deprecated.
     pub(super) fn model(&self) -> Option<&'a str> {
         let container = self.target.pointer(&self.container)?;
         let words: Vec<&str> = words(container).collect();
@@ -61,7 +62,18 @@ impl<'a> Engine<'a> {
             ["serve", model] if !model.starts_with('-') => Some(*model),
             _ => None,
         });
-        served.or_else(|| self.option("--model")).or_else(|| self.option("--model-path"))
+        served
+            .or_else(|| self.option("--model"))
+            .or_else(|| self.option("--model-path"))
+            .or_else(|| self.first_argument())
+    }
+
+    /// The first of the arguments, where the image's entrypoint is what takes them.
+    fn first_argument(&self) -> Option<&'a str> {
+        let container = self.target.pointer(&self.container)?;
+        let first = list(container, "/args").first().and_then(Value::as_str)?;
+        let is_value = !first.starts_with('-') && !first.contains(' ');
+        (container.get("command").is_none() && is_value).then_some(first)
     }
 
     /// A change that sets a command-line option.

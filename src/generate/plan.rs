@@ -239,7 +239,12 @@ fn tolerance_doubt(survey: &Survey, plan: &Plan) -> Option<Doubt> {
     }
     let minor = survey.kubernetes_minor.map_or_else(String::new, |minor| format!(" 1.{minor}"));
     let text = match plan.tolerance {
-        Tolerance::Taken => return None,
+        Tolerance::Taken if survey.keda != Keda::Unknown && survey.kubernetes_minor.is_some() => {
+            return None;
+        }
+        Tolerance::Taken => "whether this cluster takes an HPA's own tolerance could not be read: \
+            Kubernetes from 1.35 and KEDA from 2.18 on do, and older ones refuse it or drop it"
+            .to_owned(),
         Tolerance::Gated => format!(
             "Kubernetes{minor} takes the tolerance only with the feature gate \
              HPAConfigurableTolerance: without it every step of one is ignored from 10 replicas on"

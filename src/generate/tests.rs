@@ -213,7 +213,9 @@ fn what_is_no_doubt_is_not_told() {
         cluster_gpus: None,
         ..survey()
     };
-    none(&unknown, &["--max", "100"]);
+    none(&unknown, &["--max", "10"]);
+    let said = printed(&unknown, &["--max", "100"]).1;
+    assert!(matches!(&said[..], [one] if one.contains("could not be read")), "{said:?}");
 }
 
 #[test]

@@ -87,6 +87,7 @@ impl Ghostscaler {
                 created_at: Some(moment(pod.created_at_s)),
                 ready_at: pod.ready_at_s.map(moment),
                 endpoint: None,
+                node: None,
             });
             self.workload.members = members.collect();
         }
@@ -208,6 +209,7 @@ mod tests {
             created_at: None,
             ready_at: None,
             endpoint: None,
+            node: None,
         };
         assert_eq!(id_of(&member(120)), Some(120));
         assert!(name_of(9) < name_of(10));

@@ -67,9 +67,10 @@ impl States {
     #[must_use]
     pub fn snapshot(&self, inventory: &Inventory) -> Vec<(TrackerKey, State)> {
         let mut cells = lock(&self.cells);
-        if inventory.synced {
-            cells.retain(|key, _| inventory.workloads.contains_key(&key.workload));
-        }
+        cells.retain(|key, _| {
+            let key = &key.workload;
+            inventory.workloads.contains_key(key) || !inventory.knows(&key.namespace)
+        });
         cells.iter().map(|(key, cell)| (key.clone(), lock(&cell.0).clone())).collect()
     }
 }

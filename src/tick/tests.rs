@@ -24,6 +24,7 @@ pub(super) fn workload(replicas: u32, metadata: &[(&str, &str)], endpoint: Optio
         created_at: None,
         ready_at: None,
         endpoint: Some(Endpoint::Url(url.into())),
+        node: None,
     };
     Workload {
         key: WorkloadKey::new("a", "llm"),

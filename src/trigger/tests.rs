@@ -239,6 +239,7 @@ fn of_file(endpoint: Option<&str>) -> Workload {
         created_at: None,
         ready_at: None,
         endpoint: endpoint.map(|url| Endpoint::Url(url.into())),
+        node: None,
     };
     let members = endpoint.map(|_| member).into_iter().collect();
     Workload { counted: Counted::ByAnswers, members, ..workload() }

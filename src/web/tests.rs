@@ -207,6 +207,7 @@ async fn a_workload_before_its_first_decision_shows_what_is_known() {
             created_at: None,
             ready_at: None,
             endpoint: None,
+            node: None,
         }],
         ..by_answers
     }]);

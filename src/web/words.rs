@@ -9,7 +9,7 @@ use crate::decision::{
 };
 use crate::duration::format_millis;
 
-pub use kubernetes::{cluster, effect, hpa, start};
+pub use kubernetes::{cluster, effect, hpa, refused, start};
 
 /// One sentence for one answer: the count, the rule that set it, the queue, and what is not whole.
 /// `engines` are those that the decision was made on, where they are at hand.

@@ -1,4 +1,5 @@
-//! A simulated engine on the address of each pod that is Ready, and the gateway told of it.
+//! A simulated engine on the address of each pod that is Ready, and the gateway told of it. Of a group
+//! the leader has one, which speaks for its workers.
 //!
 //! Must not decide when a pod is Ready: that is the stand-in kubelet's.
 
@@ -16,6 +17,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use crate::gateway::Gateway;
+use crate::operator::INDEX;
 use crate::process::Process;
 
 /// Where engines listen.
@@ -121,7 +123,9 @@ fn ready(pods: Vec<Pod>) -> BTreeMap<String, SocketAddr> {
             .iter()
             .any(|condition| condition.type_ == "Ready" && condition.status == "True");
         let ip = status.pod_ip?.parse().ok()?;
-        let stays = is_ready && pod.metadata.deletion_timestamp.is_none();
+        let labels = pod.metadata.labels.unwrap_or_default();
+        let is_worker = labels.get(INDEX).is_some_and(|index| index != "0");
+        let stays = is_ready && !is_worker && pod.metadata.deletion_timestamp.is_none();
         stays.then_some((pod.metadata.name?, SocketAddr::new(ip, PORT)))
     };
     pods.into_iter().filter_map(of_pod).collect()

@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::objects::{Scaled, Target};
-use crate::plane::Plane;
+use crate::plane::{Calls, Plane};
 use crate::ports;
 use crate::process::Process;
 
@@ -68,7 +68,7 @@ async fn measure(plane: &Plane) {
         NAMESPACES * OBJECTS * PODS_OF_EACH,
         filling.elapsed().as_secs_f64()
     );
-    let rights = plane.scaler_rights(&client).await;
+    let rights = plane.scaler_rights(&client, plane.dir()).await;
     let [grpc, http] = ports::free();
     let mut command = Command::new(env!("CARGO_BIN_EXE_ghostscaler"));
     command.arg("serve").arg("--kubeconfig").arg(rights).args(["--log-format", "json"]);
@@ -89,10 +89,13 @@ async fn measure(plane: &Plane) {
     assert_eq!(tracked, Some((NAMESPACES * OBJECTS).to_string().as_str()), "triggers tracked");
     // The first ticks of all of them.
     sleep(Duration::from_secs(20)).await;
-    let (before, watched) = (cpu_s(&scaler), Instant::now());
+    let (before, watched, from) = (cpu_s(&scaler), Instant::now(), jiff::Timestamp::now());
     sleep(STEADY).await;
     let share = (cpu_s(&scaler) - before) / watched.elapsed().as_secs_f64();
     println!("then {:.1} % of a core without any change, {}", 100.0 * share, memory(&scaler));
+    let calls = Calls::since(&plane.asked_by("ghostscaler"), from);
+    println!("and of the API server it asked for: {calls}");
+    assert_eq!(calls.count(|what| what.starts_with("list ")), 0, "{calls}");
 }
 
 async fn fill(client: &kube::Client) {

@@ -3,7 +3,7 @@
 //!
 //! Must not run by itself: `tests/cluster/run.sh` says where the programs are. One cluster serves all
 //! scenarios; each has a namespace, a scaler and a gateway of its own, and those that break a part of
-//! the cluster run alone.
+//! the cluster run with none but each other.
 
 #![expect(
     clippy::unwrap_used,
@@ -18,22 +18,25 @@ mod gateway;
 mod kubectl;
 mod load;
 mod objects;
+mod operator;
 mod pair;
 mod plane;
 mod ports;
 mod process;
 mod prometheus;
+mod rooms;
 mod scaler;
 mod scenarios;
 mod scene;
 mod timeline;
 
 use std::process::ExitCode;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
 use plane::Plane;
+use rooms::{Room, Rooms};
 use scenarios::{SCENARIOS, Scenario};
 
 fn main() -> ExitCode {
@@ -62,29 +65,21 @@ fn main() -> ExitCode {
     } else {
         None
     };
-    let cluster = Arc::new(RwLock::new(()));
+    let rooms = Arc::new(Rooms::default());
     let mut trials: Vec<Trial> =
-        SCENARIOS.iter().map(|scenario| trial(scenario, plane.clone(), &cluster)).collect();
+        SCENARIOS.iter().map(|scenario| trial(scenario, plane.clone(), &rooms)).collect();
     trials.push(fleet::trial());
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-/// A scenario that breaks the cluster has it alone.
-fn trial(
-    scenario: &'static Scenario,
-    plane: Option<Arc<Plane>>,
-    cluster: &Arc<RwLock<()>>,
-) -> Trial {
-    let cluster = Arc::clone(cluster);
+/// Those that break a part of the cluster have it to themselves, one fault after the other.
+fn trial(scenario: &'static Scenario, plane: Option<Arc<Plane>>, rooms: &Arc<Rooms>) -> Trial {
+    let rooms = Arc::clone(rooms);
     Trial::test(scenario.name, move || {
         let plane = plane.ok_or_else(|| Failed::from("no cluster was started"))?;
-        if scenario.breaks {
-            let _alone = cluster.write().unwrap_or_else(PoisonError::into_inner);
-            scene::play(scenario, &plane);
-        } else {
-            let _shared = cluster.read().unwrap_or_else(PoisonError::into_inner);
-            scene::play(scenario, &plane);
-        }
+        let room = if scenario.breaks { Room::Broken } else { Room::Whole };
+        let _guest = rooms.enter(room);
+        scene::play(scenario, &plane);
         Ok(())
     })
     .with_ignored_flag(scenario.is_long)

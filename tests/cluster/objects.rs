@@ -1,4 +1,4 @@
-//! The objects of a scenario: a Deployment of engines, and the ScaledObject of `generate`'s making.
+//! The objects of a scenario: a target of engines, and the ScaledObject of `generate`'s making.
 //!
 //! Must say what `generate` says, with short holds and cool-downs, so that a scenario takes minutes.
 
@@ -11,9 +11,36 @@ use crate::engines::PORT;
 /// The name of the target and of its ScaledObject.
 pub(crate) const NAME: &str = "llm";
 
-/// A Deployment to be.
+/// What a target is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Deployment,
+    StatefulSet,
+    /// Groups of two pods; [`Operator`](crate::operator::Operator) makes them.
+    LeaderWorkerSet,
+}
+
+impl Kind {
+    /// Group, version and kind, as an object and a reference to it name them.
+    pub(crate) fn names(self) -> (&'static str, &'static str, &'static str) {
+        match self {
+            Kind::Deployment => ("apps", "v1", "Deployment"),
+            Kind::StatefulSet => ("apps", "v1", "StatefulSet"),
+            Kind::LeaderWorkerSet => ("leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet"),
+        }
+    }
+
+    /// A reference to the target of this kind.
+    pub(crate) fn reference(self) -> Value {
+        let (group, version, kind) = self.names();
+        json!({"apiVersion": format!("{group}/{version}"), "kind": kind, "name": NAME})
+    }
+}
+
+/// A target to be.
 #[derive(Debug, Clone)]
 pub(crate) struct Target {
+    pub(crate) kind: Kind,
     replicas: u32,
     cold_start: &'static str,
     pool: &'static str,
@@ -24,7 +51,13 @@ pub(crate) struct Target {
 impl Target {
     /// Ready three seconds after its placement, in the pool with room.
     pub(crate) fn new(replicas: u32) -> Target {
-        Target { replicas, cold_start: "3s", pool: "large", surge: "25%", revision: 1 }
+        let (kind, pool) = (Kind::Deployment, "large");
+        Target { kind, replicas, cold_start: "3s", pool, surge: "25%", revision: 1 }
+    }
+
+    /// Of another kind than a Deployment.
+    pub(crate) fn kind(self, kind: Kind) -> Target {
+        Target { kind, ..self }
     }
 
     /// How long a pod takes to be ready.
@@ -68,25 +101,34 @@ impl Target {
 
     /// The object.
     pub(crate) fn object(&self) -> Value {
-        json!({
-            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": NAME},
-            "spec": {
-                "replicas": self.replicas,
-                "selector": {"matchLabels": {"app": NAME}},
+        let selector = json!({"matchLabels": {"app": NAME}});
+        let (replicas, template) = (self.replicas, self.template());
+        let (group, version, kind) = self.kind.names();
+        let spec = match self.kind {
+            Kind::Deployment => json!({
+                "replicas": replicas, "selector": selector, "template": template,
                 "strategy": {"rollingUpdate": {"maxSurge": self.surge, "maxUnavailable": 0}},
-                "template": self.template(),
-            },
+            }),
+            Kind::StatefulSet => json!({
+                "replicas": replicas, "selector": selector, "template": template,
+                "serviceName": NAME,
+            }),
+            Kind::LeaderWorkerSet => json!({
+                "replicas": replicas,
+                "leaderWorkerTemplate": {"size": 2, "workerTemplate": template},
+            }),
+        };
+        json!({
+            "apiVersion": format!("{group}/{version}"), "kind": kind,
+            "metadata": {"name": NAME}, "spec": spec,
         })
     }
 }
 
 impl Target {
-    /// The same pods as a StatefulSet's.
+    /// The same pods as a StatefulSet's beside the Deployment.
     pub(crate) fn as_stateful_set(&self) -> Value {
-        let mut set = self.object();
-        set["kind"] = json!("StatefulSet");
-        set["spec"]["serviceName"] = json!(NAME);
-        set["spec"].as_object_mut().unwrap().remove("strategy");
+        let mut set = self.clone().kind(Kind::StatefulSet).object();
         set["spec"]["selector"]["matchLabels"]["of"] = json!("set");
         set["spec"]["template"]["metadata"]["labels"]["of"] = json!("set");
         set
@@ -125,6 +167,7 @@ pub(crate) fn queue_trigger(
 /// A ScaledObject to be.
 #[derive(Debug, Clone)]
 pub(crate) struct Scaled {
+    target: Kind,
     min: u32,
     max: u32,
     cooldown_s: u32,
@@ -144,6 +187,7 @@ impl Scaled {
             ("ghostHold", "10s".to_owned()),
         ]);
         Scaled {
+            target: Kind::Deployment,
             min,
             max,
             cooldown_s: 30,
@@ -154,6 +198,11 @@ impl Scaled {
             paused_scale_in: false,
             tolerance: true,
         }
+    }
+
+    /// Another target than the Deployment.
+    pub(crate) fn of(self, target: Kind) -> Scaled {
+        Scaled { target, ..self }
     }
 
     /// Metadata of the first trigger.
@@ -229,7 +278,7 @@ impl Scaled {
             "apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject",
             "metadata": {"name": NAME, "annotations": annotations},
             "spec": {
-                "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": NAME},
+                "scaleTargetRef": self.target.reference(),
                 "minReplicaCount": self.min,
                 "maxReplicaCount": self.max,
                 "pollingInterval": 5,

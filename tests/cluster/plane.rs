@@ -3,6 +3,7 @@
 //!
 //! Must know nothing of the scaler but the rights that its manifests give it.
 
+mod audit;
 mod nodes;
 mod parts;
 mod pki;
@@ -11,7 +12,7 @@ use std::collections::BTreeMap;
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
@@ -22,6 +23,7 @@ use tokio::time::{Instant, sleep};
 use crate::kubectl::Kubectl;
 use crate::process::Process;
 
+pub(crate) use audit::{Asked, Calls};
 pub(crate) use nodes::SMALL_POOL_GPUS;
 pub(crate) use parts::Part;
 
@@ -31,6 +33,17 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Where the programs are, said by `run.sh`.
 const BIN: &str = "GHOSTSCALER_CLUSTER_BIN";
 
+/// The scaler's own namespace.
+const NAMESPACE: &str = "ghostscaler";
+
+/// How a pod finds the API server.
+#[derive(Debug, Clone)]
+pub(crate) struct InPod {
+    /// Token, authority and namespace.
+    pub(crate) dir: PathBuf,
+    pub(crate) api_port: u16,
+}
+
 /// A running control plane; it ends with its value.
 #[derive(Debug)]
 pub(crate) struct Plane {
@@ -38,6 +51,7 @@ pub(crate) struct Plane {
     dir: PathBuf,
     ports: parts::Ports,
     running: Mutex<BTreeMap<Part, Process>>,
+    fault: tokio::sync::Mutex<()>,
 }
 
 impl Plane {
@@ -76,7 +90,8 @@ impl Plane {
         fs::create_dir_all(&dir).unwrap();
         let ports = parts::Ports::choose();
         pki::make(&dir, ports.api)?;
-        let plane = Plane { bin, dir, ports, running: Mutex::default() };
+        let (running, fault) = (Mutex::default(), tokio::sync::Mutex::default());
+        let plane = Plane { bin, dir, ports, running, fault };
         println!("cluster: logs in {}", plane.dir().display());
         Ok(plane)
     }
@@ -146,6 +161,11 @@ impl Plane {
         self.running().insert(part, Process::start(&mut command, &log));
     }
 
+    /// Waits until nobody else breaks a part; nobody else does while this is held.
+    pub(crate) async fn only_fault(self: &Arc<Self>) -> tokio::sync::MutexGuard<'_, ()> {
+        self.fault.lock().await
+    }
+
     /// Ends a part at once, as a crash does.
     pub(crate) fn kill_part(&self, part: Part) {
         drop(self.running().remove(&part));
@@ -177,28 +197,49 @@ impl Plane {
         self.dir.join("admin.kubeconfig")
     }
 
-    /// A kubeconfig with the rights of the scaler's own ServiceAccount, and no others.
-    pub(crate) async fn scaler_rights(&self, client: &kube::Client) -> PathBuf {
-        let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), "ghostscaler");
-        let request = TokenRequest {
-            spec: Some(TokenRequestSpec {
-                expiration_seconds: Some(7_200),
-                ..TokenRequestSpec::default()
-            }),
-            ..TokenRequest::default()
-        };
-        let options = PostParams::default();
-        let answer = accounts.create_token_request("ghostscaler", &options, &request);
-        let token = answer.await.unwrap().status.unwrap().token.unwrap();
-        let path = self.dir.join("scaler.kubeconfig");
+    /// A kubeconfig with the rights of the scaler's own ServiceAccount, and no others, in a folder.
+    pub(crate) async fn scaler_rights(&self, client: &kube::Client, dir: &Path) -> PathBuf {
+        let token = token(client, "ghostscaler").await;
+        let path = dir.join("scaler.kubeconfig");
         let user = format!("{{token: {token}}}");
         fs::write(&path, pki::kubeconfig(&self.dir, self.ports.api, &user)).unwrap();
         path
     }
 
+    /// What a pod of an account of the scaler's namespace finds in its file system, in a new folder.
+    pub(crate) async fn mount(&self, client: &kube::Client, account: &str) -> InPod {
+        let dir = self.dir.join(format!("account-{account}"));
+        fs::create_dir(&dir).unwrap();
+        fs::write(dir.join("token"), token(client, account).await).unwrap();
+        fs::write(dir.join("namespace"), NAMESPACE).unwrap();
+        fs::copy(self.dir.join("ca.crt"), dir.join("ca.crt")).unwrap();
+        InPod { dir, api_port: self.ports.api }
+    }
+
+    /// What the account of the scaler's namespace has asked the API server for until now.
+    pub(crate) fn asked_by(&self, account: &str) -> Vec<Asked> {
+        let log = fs::read_to_string(self.dir.join(parts::AUDIT)).unwrap();
+        audit::asked_by(&log, &format!("system:serviceaccount:{NAMESPACE}:{account}"))
+    }
+
     fn running(&self) -> std::sync::MutexGuard<'_, BTreeMap<Part, Process>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A token of an account of the scaler's namespace, for longer than any scenario.
+async fn token(client: &kube::Client, account: &str) -> String {
+    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), NAMESPACE);
+    let request = TokenRequest {
+        spec: Some(TokenRequestSpec {
+            expiration_seconds: Some(7_200),
+            ..TokenRequestSpec::default()
+        }),
+        ..TokenRequest::default()
+    };
+    let options = PostParams::default();
+    let answer = accounts.create_token_request(account, &options, &request);
+    answer.await.unwrap().status.unwrap().token.unwrap()
 }
 
 /// Runs what comes before any scenario.

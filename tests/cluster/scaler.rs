@@ -10,16 +10,33 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
+use crate::plane::InPod;
 use crate::ports;
 use crate::process::Process;
 
 /// How long it may take to be ready.
 const READY: Duration = Duration::from_secs(60);
 
+/// A file system that only the program sees, for which no rights are needed where users may have
+/// namespaces of their own.
+const UNSHARED: [&str; 3] = ["--map-root-user", "--mount", "--"];
+/// Puts the folder that comes first where a kubelet puts an account's files, and becomes the rest.
+const MOUNT: &str = "set -e; mount -t tmpfs none /var/run; mkdir -p /var/run/secrets/kubernetes.io; \
+    cp -r \"$1\" /var/run/secrets/kubernetes.io/serviceaccount; shift; exec \"$@\"";
+
+/// Whether this machine lets a program have a file system of its own.
+pub(crate) fn can_mount() -> bool {
+    let mut trial = Command::new("unshare");
+    trial.args(UNSHARED).args(["mount", "-t", "tmpfs", "none", "/var/run"]);
+    trial.output().is_ok_and(|output| output.status.success())
+}
+
 /// What a scaler needs to be started, again or for the first time, at the same address.
 #[derive(Debug, Clone)]
 pub(crate) struct Setup {
     pub(crate) kubeconfig: PathBuf,
+    /// Started as in a pod instead, without a kubeconfig.
+    pub(crate) in_pod: Option<InPod>,
     pub(crate) namespace: String,
     pub(crate) dir: PathBuf,
     pub(crate) grpc: u16,
@@ -51,8 +68,8 @@ impl Setup {
     pub(crate) fn new(kubeconfig: PathBuf, namespace: &str, dir: &Path) -> Setup {
         let [grpc, http] = ports::free();
         let (namespace, dir) = (namespace.to_owned(), dir.to_owned());
-        let (flags, replica) = (Vec::new(), None);
-        let setup = Setup { kubeconfig, namespace, dir, grpc, http, flags, replica };
+        let (flags, replica, in_pod) = (Vec::new(), None, None);
+        let setup = Setup { kubeconfig, in_pod, namespace, dir, grpc, http, flags, replica };
         setup.configure("");
         setup
     }
@@ -72,10 +89,24 @@ impl Setup {
         format!("127.0.0.1:{}", self.grpc)
     }
 
+    /// `serve`, with its way to the API server.
+    fn program(&self) -> Command {
+        let program = env!("CARGO_BIN_EXE_ghostscaler");
+        let Some(InPod { dir, api_port }) = &self.in_pod else {
+            let mut command = Command::new(program);
+            command.arg("serve").arg("--kubeconfig").arg(&self.kubeconfig);
+            return command;
+        };
+        let mut command = Command::new("unshare");
+        command.args(UNSHARED).args(["sh", "-c", MOUNT, "sh"]).arg(dir).args([program, "serve"]);
+        command.env("KUBERNETES_SERVICE_HOST", "127.0.0.1").env_remove("KUBECONFIG");
+        command.env("KUBERNETES_SERVICE_PORT", api_port.to_string());
+        command
+    }
+
     /// Starts it and waits until it is ready.
     pub(crate) async fn start(&self) -> Scaler {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_ghostscaler"));
-        command.arg("serve").arg("--kubeconfig").arg(&self.kubeconfig);
+        let mut command = self.program();
         command.args(["--namespace", &self.namespace, "--log-format", "json"]).args(&self.flags);
         command.arg("--config").arg(self.dir.join("config.yaml"));
         match &self.replica {

@@ -9,8 +9,10 @@ mod doctor;
 mod edits;
 mod faults;
 mod files;
+mod kinds;
 mod leaving;
 mod pair;
+mod rights;
 mod simulated;
 mod versus;
 mod zero;
@@ -27,7 +29,7 @@ pub(crate) type Play = for<'a> fn(&'a mut Scene) -> Pin<Box<dyn Future<Output = 
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
-    /// It stops a part of the cluster, so that no other may run beside it.
+    /// It stops a part of the cluster, so that only such may run beside it.
     pub(crate) breaks: bool,
     /// It takes so long that it runs only when asked for by `--ignored`.
     pub(crate) is_long: bool,
@@ -67,8 +69,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     scenario!(
         "node_notice",
         "what is on a node that is told to go is replaced before",
-        leaving::node_notice,
-        breaks
+        leaving::node_notice
     ),
     scenario!(
         "as_simulated",
@@ -77,6 +78,14 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         is_long
     ),
     scenario!("pending", "pods without a GPU are no reason for more", basics::pending),
+    scenario!("stateful_set", "a StatefulSet, 1 to N to 1", kinds::stateful_set),
+    scenario!("leader_worker_set", "groups of pods, 1 to N to 1", kinds::leader_worker_set),
+    scenario!("kserve", "what KServe makes is scaled in its place", kinds::kserve),
+    scenario!(
+        "role_bindings",
+        "as in a pod with the rights for two namespaces, and no load on the API server",
+        rights::role_bindings
+    ),
     scenario!("external", "external works as external-push does", basics::external),
     scenario!(
         "zero_and_wake",

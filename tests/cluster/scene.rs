@@ -9,8 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use k8s_openapi::api::apps::v1::Deployment;
-use kube::api::Api;
+use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
@@ -18,7 +17,7 @@ use crate::engines::Engines;
 use crate::gateway::Gateway;
 use crate::kubectl::Kubectl;
 use crate::load::Load;
-use crate::objects::{NAME, Scaled, Target};
+use crate::objects::{Kind, NAME, Scaled, Target};
 use crate::plane::Plane;
 use crate::prometheus::Prometheus;
 use crate::scaler::{Scaler, Setup};
@@ -62,6 +61,8 @@ pub(crate) struct Scene {
     pub(crate) engines: Engines,
     pub(crate) setup: Setup,
     pub(crate) dir: PathBuf,
+    /// What the target is.
+    kind: Kind,
     scaler: Option<Scaler>,
     load: Option<Load>,
 }
@@ -76,7 +77,7 @@ impl Scene {
         fs::create_dir(&dir).unwrap();
         let gateway = Gateway::start().await;
         let engines = Engines::follow(&client, &namespace, gateway.clone(), &dir);
-        let rights = plane.scaler_rights(&client).await;
+        let rights = plane.scaler_rights(&client, &dir).await;
         let setup = Setup::new(rights, &namespace, &dir);
         Scene {
             plane,
@@ -87,6 +88,7 @@ impl Scene {
             engines,
             setup,
             dir,
+            kind: Kind::Deployment,
             scaler: None,
             load: None,
         }
@@ -97,7 +99,8 @@ impl Scene {
         self.load = None;
         let kubectl = self.kubectl();
         // The ScaledObject first: its finalizer needs KEDA, and KEDA the namespace.
-        let all = ["delete", "scaledobject,deployment,leaderworkerset", "--all", "--timeout=20s"];
+        let kinds = "scaledobject,deployment,statefulset,leaderworkerset";
+        let all = ["delete", kinds, "--all", "--timeout=20s"];
         kubectl.try_run(&[&all[..], &["-n", &self.namespace]].concat()).ok();
         kubectl.try_run(&["delete", "namespace", &self.namespace, "--wait=false"]).ok();
         self.scaler = None;
@@ -122,6 +125,7 @@ impl Scene {
 
     /// Starts the target and waits until it is ready.
     pub(crate) async fn deploy(&mut self, target: &Target) {
+        self.kind = target.kind;
         self.apply(&target.object());
         let replicas = target.object()["spec"]["replicas"].as_u64();
         self.until("the target is ready", 150, |now| now.ready.map(u64::from) == replicas).await;
@@ -238,11 +242,16 @@ impl Scene {
     /// Looks once.
     pub(crate) async fn look(&mut self) -> Sample {
         let mut sample = Sample { in_flight: self.gateway.in_flight(), ..Sample::default() };
-        let deployments: Api<Deployment> = Api::namespaced(self.client.clone(), &self.namespace);
-        if let Ok(Ok(Some(found))) = tokio::time::timeout(ANSWER, deployments.get_opt(NAME)).await {
-            let count = |n: Option<i32>| u32::try_from(n.unwrap_or(0)).ok();
-            sample.spec = found.spec.and_then(|spec| count(spec.replicas));
-            sample.ready = found.status.map_or(Some(0), |status| count(status.ready_replicas));
+        let (group, version, kind) = self.kind.names();
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+        let targets: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), &self.namespace, &resource);
+        if let Ok(Ok(Some(found))) = tokio::time::timeout(ANSWER, targets.get_opt(NAME)).await {
+            // What is not written is 0.
+            let count =
+                |at| u32::try_from(found.data.pointer(at).map_or(Some(0), Value::as_u64)?).ok();
+            sample.spec = count("/spec/replicas");
+            sample.ready = count("/status/readyReplicas");
         }
         if let Some(scaler) = &self.scaler
             && let Some(snapshot) = scaler.workload(&self.namespace, NAME).await

@@ -1,9 +1,16 @@
 //! Many workloads in one process: each is read and answered, and memory is shown.
 
 use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
+use axum::Router;
+use axum::http::header::CONTENT_TYPE;
+use axum::routing::get;
 use serde_json::Value;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::engine::{Engine, load};
 use super::program::{Config, PATIENCE, Scaler};
@@ -69,4 +76,68 @@ async fn a_thousand_workloads_are_served() {
 #[ignore = "shows a number that means something on a free machine only"]
 async fn two_thousand_workloads_show_the_memory_of_one() {
     serve(2_050).await;
+}
+
+/// As many targets as make the time of one scrape visible beside a hundredth of a second.
+const SCRAPED: usize = 400;
+const SCRAPED_FOR: Duration = Duration::from_secs(60);
+
+/// A page captured from vLLM 0.32, read from kept connections every five seconds for each target.
+#[tokio::test]
+#[ignore = "shows a number that means something on a free machine only"]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "where the captured pages are is the machine's affair"
+)]
+async fn four_hundred_targets_show_the_cost_of_a_scrape() {
+    let fixtures = std::env::var("GHOSTSCALER_FIXTURES")
+        .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/fixtures").to_owned());
+    let path = format!("{fixtures}/vllm/metrics-after.txt");
+    let Ok(page) = std::fs::read(&path) else {
+        println!("skipped: no page at {path} (set GHOSTSCALER_FIXTURES)");
+        return;
+    };
+    let page_bytes = page.len();
+    let (address, served) = page_server(page).await;
+    let mut text = String::from("workloads:\n");
+    for n in 0..SCRAPED {
+        let endpoints = format!("endpoints: ['{address}']");
+        writeln!(text, "- {{namespace: fleet, name: llm-{n}, replicas: 1, {endpoints}}}").unwrap();
+    }
+    let config = Config::new(&text);
+    let scaler = Scaler::start(&config.path(), &[]).await;
+    eventually("a reading of each", async || {
+        (served.load(Ordering::Relaxed) >= 2 * SCRAPED as u64).then_some(())
+    })
+    .await;
+    let (cpu, scrapes) = (scaler.cpu(), served.load(Ordering::Relaxed));
+    sleep(SCRAPED_FOR).await;
+    let (cpu, scrapes) = (scaler.cpu() - cpu, served.load(Ordering::Relaxed) - scrapes);
+    println!(
+        "{scrapes} scrapes of {page_bytes} bytes in {} s: {:.0} us of processor time each, its tick \
+         and decision included",
+        SCRAPED_FOR.as_secs(),
+        cpu.as_secs_f64() * 1e6 / scrapes as f64
+    );
+    assert!(
+        scrapes >= SCRAPED as u64 * SCRAPED_FOR.as_secs() / 10,
+        "each of them, again and again"
+    );
+    scaler.stop().await;
+}
+
+/// Serves a page on kept connections, and counts.
+async fn page_server(page: Vec<u8>) -> (SocketAddr, Arc<AtomicU64>) {
+    let served = Arc::new(AtomicU64::new(0));
+    let (count, page) = (Arc::clone(&served), axum::body::Bytes::from(page));
+    let answer = move || {
+        count.fetch_add(1, Ordering::Relaxed);
+        let page = page.clone();
+        async move { ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page) }
+    };
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let app = Router::new().route("/metrics", get(answer));
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    (address, served)
 }

@@ -239,6 +239,15 @@ impl Scaler {
         ticks.sum::<f64>() / 100.0
     }
 
+    /// Processor time used so far; the kernel counts in hundredths of a second.
+    pub(super) fn cpu(&self) -> Duration {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.0.id())).unwrap();
+        // The name in parentheses may hold anything.
+        let fields = stat.rsplit(')').next().unwrap().split_whitespace();
+        let ticks: Vec<u64> = fields.skip(11).take(2).map(|ticks| ticks.parse().unwrap()).collect();
+        Duration::from_millis(ticks.iter().sum::<u64>() * 10)
+    }
+
     /// Anonymous resident memory in KiB.
     pub(super) fn rss_anon_kib(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.0.id())).unwrap();

@@ -24,6 +24,7 @@ const READY_BEFORE_MS: u64 = 3_600_000;
 #[derive(Debug, Default)]
 pub(crate) struct Fleet {
     pods: Vec<Pod>,
+    ordered: usize,
     n_made: usize,
     /// When the case began: what was ready then has been so for long.
     began_at: Option<Moment>,
@@ -74,7 +75,9 @@ impl Signal {
 impl Fleet {
     /// Makes `ready` of `spec` replicas serve, and the others start.
     pub(crate) fn set(&mut self, ready: usize, spec: usize, now: Moment) {
-        self.resize(spec, None);
+        // Somebody else may have made more than are ordered.
+        self.resize(ready.max(spec), None);
+        self.ordered = spec;
         for (index, pod) in self.pods.iter_mut().enumerate() {
             pod.due_at = None;
             pod.turn(if index < ready { Phase::Ready } else { Phase::Starting }, now);
@@ -88,6 +91,7 @@ impl Fleet {
     /// Orders `spec` replicas, of which new ones are ready at `due_at`.
     pub(crate) fn order(&mut self, spec: usize, due_at: Moment) {
         self.resize(spec, Some(due_at));
+        self.ordered = spec;
     }
 
     fn resize(&mut self, spec: usize, due_at: Option<Moment>) {
@@ -143,9 +147,11 @@ impl Fleet {
             let n = self.pods.iter().filter(|pod| pod.phase == phase).count();
             u32::try_from(n).expect("a handful of pods")
         };
+        let ordered = u32::try_from(self.ordered).expect("a handful of pods");
         Replicas {
-            spec: Some(u32::try_from(self.pods.len()).expect("a handful of pods")),
-            ready: count(Phase::Ready),
+            spec: Some(ordered),
+            // As a cluster counts them: those beyond the order are no capacity.
+            ready: count(Phase::Ready).min(ordered),
             starting: count(Phase::Starting),
             terminating: count(Phase::Terminating),
             unschedulable: set.unschedulable.unwrap_or(0),
@@ -161,6 +167,7 @@ impl Fleet {
             created_at: None,
             ready_at: pod.ready_at,
             endpoint: None,
+            node: None,
         };
         self.pods.iter().map(member).collect()
     }

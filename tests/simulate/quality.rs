@@ -69,3 +69,28 @@ fn a_policy_that_knows_the_queue_alone_fails_where_ours_does_not() {
     assert!(!queue.is_empty());
     assert_eq!(queue.iter().filter(passes).count(), 0, "{queue:?}");
 }
+
+/// A model that sleeps is four minutes away when the spike comes: what that costs in requests, and what a
+/// warm replica costs in GPU-hours, are the figures to choose by.
+#[test]
+fn f34_a_start_longer_than_the_slo_costs_more_requests_at_zero_than_with_one_warm() {
+    let spike = "about: a spike after a quiet night
+rate: 2@20m,0@3h,4@10m,0@10m
+input: \"1500:0.7\"
+output: \"200:0.7\"
+";
+    let (_dir, path) = file("spike.yaml", spike);
+    let with = |min: u32| {
+        let flags = format!(
+            "--generate {} --cold-start 4m --slo-ttft 30s --profile 8b-a100 --min {min} --no-references",
+            shown(&path)
+        );
+        let found = results(&flags);
+        let row = rows(&found, "ghostscaler")[0].clone();
+        let number = |key: &str| row[key].as_f64().unwrap_or_else(|| panic!("{key} of {row}"));
+        (number("attainment"), number("gpu_hours"))
+    };
+    let ((asleep, slept_hours), (warm, warm_hours)) = (with(0), with(1));
+    assert!(asleep < warm - 0.05, "in time: {asleep} asleep, {warm} with one warm");
+    assert!(slept_hours < warm_hours - 0.5, "{slept_hours} and {warm_hours} GPU-hours");
+}

@@ -5,12 +5,14 @@
 use crate::decision::{Decision, Health, Moment, Notice, Rule};
 use crate::inventory::Workload;
 use crate::registry::Published;
-use crate::web::words::summary;
+use crate::web::words::{refused, summary};
 
 /// Least time between two events about the count, but for the steps from and to zero.
 const QUIET_MS: u64 = 15_000;
 /// Two writes of a count that nobody answered, within this time, are a contest and not a person.
 const CONTEST_MS: u64 = 600_000;
+/// Replicas that one event names.
+const MOST_NAMED: usize = 5;
 /// Longest note that the API server takes (events.k8s.io/v1).
 const MAX_NOTE: usize = 1_024;
 
@@ -65,7 +67,8 @@ impl Told {
         news.extend(self.health(decision));
         if self.version != published.version {
             self.version = published.version;
-            news.extend(decision.notices.iter().filter_map(|notice| warning(*notice)));
+            let notices = decision.notices.iter();
+            news.extend(notices.filter_map(|notice| warning(*notice, decision, workload)));
         }
         news
     }
@@ -185,9 +188,47 @@ impl Told {
     }
 }
 
+/// Engines that have work and finish none, with the nodes that they are on.
+fn dead(decision: &Decision, workload: Option<&Workload>) -> Occurrence {
+    let members = workload.map_or(&[][..], |workload| &workload.members);
+    let node = |id: &str| members.iter().find(|member| *member.id == *id)?.node.as_deref();
+    let named = decision.stuck.iter().take(MOST_NAMED).map(|id| match node(id) {
+        Some(node) => format!("{id} on node {node}"),
+        None => id.to_string(),
+    });
+    let named: Vec<String> = named.collect();
+    Occurrence {
+        reason: "StuckQueue",
+        action: "Decide".to_owned(),
+        note: shortened(format!(
+            "{} of {} have work and finish none of it, as where an engine hangs, its node has lost its \
+             network, or its metrics stand still: they count as no capacity ({})",
+            decision.stuck.len(),
+            decision.inputs.ready,
+            named.join(", ")
+        )),
+        is_warning: true,
+    }
+}
+
+/// Replicas that the API server refuses: whose quota it is stands in its words.
+fn by_quota(workload: &Workload) -> Option<Occurrence> {
+    let refusal = refused(workload)?;
+    Some(Occurrence {
+        reason: "CappedByQuota",
+        action: "Decide".to_owned(),
+        note: shortened(format!("{refusal}; nothing is ordered beyond them meanwhile")),
+        is_warning: true,
+    })
+}
+
 /// A notice that somebody should act on; the others are told as changes of the count or of health.
-fn warning(notice: Notice) -> Option<Occurrence> {
+fn warning(notice: Notice, decision: &Decision, workload: Option<&Workload>) -> Option<Occurrence> {
+    if let (Notice::CapacityExhausted, Some(refused)) = (notice, workload.and_then(by_quota)) {
+        return Some(refused);
+    }
     let (reason, note) = match notice {
+        Notice::StuckQueue => return Some(dead(decision, workload)),
         Notice::NoWakeSource => (
             "NoWakeSource",
             "minReplicaCount is 0 and no wakeSource is configured, so zero is never reached",
@@ -197,9 +238,6 @@ fn warning(notice: Notice) -> Option<Occurrence> {
             "requests wait while GPUs are idle and no limit of the engine explains it: more replicas \
              would not help",
         ),
-        Notice::StuckQueue => {
-            ("StuckQueue", "a queue does not move: an engine hangs, or its metrics stand still")
-        }
         Notice::Imbalance => (
             "Imbalance",
             "some engines have a queue while others are idle: the router does not spread requests",
@@ -234,7 +272,8 @@ fn shortened(note: String) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decision::Why;
+    use crate::decision::{Phase, Why};
+    use crate::inventory::Member;
     use crate::web::fixtures::wanting;
 
     /// Tells decisions one after the other, as they are published.
@@ -339,6 +378,40 @@ mod tests {
         let notices = vec![Notice::ScaledUp, Notice::CapacityExhausted, Notice::StuckQueue];
         let news = teller.after(1).tell(Decision { notices, ..quiet(3) });
         assert_eq!(reasons(&news), ["ScaledUp", "CapacityExhausted", "StuckQueue"]);
+    }
+
+    #[test]
+    fn f91_a_replica_that_finishes_nothing_is_told_with_its_node() {
+        let mut workload = crate::web::fixtures::workload("team-a", "llm");
+        workload.members = vec![Member {
+            id: "llm-3".into(),
+            phase: Phase::Ready,
+            created_at: None,
+            ready_at: None,
+            endpoint: None,
+            node: Some("gpu-7".into()),
+        }];
+        let mut teller = Teller::at(4);
+        let stuck = vec!["llm-3".into(), "elsewhere".into()];
+        let notices = vec![Notice::StuckQueue];
+        let news =
+            teller.after(1).tell_of(Decision { notices, stuck, ..quiet(4) }, Some(&workload));
+        assert_eq!(reasons(&news), ["StuckQueue"]);
+        assert!(news[0].1.contains("(llm-3 on node gpu-7, elsewhere)"), "{news:?}");
+    }
+
+    #[test]
+    fn f85_what_a_quota_caps_is_told_with_the_quota_and_how_much_is_unmet() {
+        let mut workload = crate::web::fixtures::workload("team-a", "llm");
+        workload.replicas.spec = Some(10);
+        workload.replicas.unschedulable = 6;
+        workload.kubernetes.refusal = Some("exceeded quota: team-a".into());
+        let mut teller = Teller::at(4);
+        let capped = Decision { notices: vec![Notice::CapacityExhausted], ..quiet(4) };
+        let news = teller.after(1).tell_of(capped, Some(&workload));
+        assert_eq!(reasons(&news), ["CappedByQuota"]);
+        let said = "6 of the 10 ordered are refused by the API server: exceeded quota: team-a";
+        assert!(news[0].1.contains(said), "{news:?}");
     }
 
     /// As many ordered and ready as said, and `want` wanted.

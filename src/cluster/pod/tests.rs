@@ -50,11 +50,11 @@ fn a_ready_pod_has_its_times_address_and_labels() {
                 created_at: Some(Moment(START_MS)),
                 ready_at: Some(Moment(START_MS + 90_000)),
                 endpoint: Some(Endpoint::Pod { ip: [10, 0, 0, 7].into(), port: None }),
+                node: None,
             },
             obstacle: None,
             devices: Arc::default(),
             claims: Box::default(),
-            node: None,
             start: None,
             group_size: 1,
             is_ranked: false,
@@ -246,7 +246,7 @@ fn the_node_and_the_claims_of_a_pod_are_read_from_spec_and_status() {
     let status = json!({"resourceClaimStatuses": [
         {"name": "own", "resourceClaimName": "llm-0-own-x7"}]});
     let pod = pod(json!({}), spec, status).unwrap();
-    assert_eq!(pod.node.as_deref(), Some("gpu-7"));
+    assert_eq!(pod.member.node.as_deref(), Some("gpu-7"));
     let claims: Vec<&str> = pod.claims.iter().map(|claim| &**claim).collect();
     assert_eq!(claims, ["team-gpu", "llm-0-own-x7"]);
 }

@@ -1,8 +1,11 @@
 //! Steps of watches in, inventories out.
 
 mod nodes;
+mod reads;
 
 use std::net::IpAddr;
+
+use kube::runtime::watcher;
 
 use super::*;
 use crate::cluster::pod::Obstacle;
@@ -14,7 +17,7 @@ const NOW: Moment = Moment(1_000);
 
 /// A world in which every list of the only scope has been read and is empty.
 fn listed() -> World {
-    let mut world = World::new(0);
+    let mut world = World::new(&[]);
     for change in [
         Change::ScaledObject(Step::Done),
         Change::Deployment(Step::Done),
@@ -71,11 +74,11 @@ fn pod(name: &str, app: &str, phase: Phase, obstacle: Option<Obstacle>) -> Chang
             created_at: None,
             ready_at: None,
             endpoint: Some(Endpoint::Pod { ip, port: None }),
+            node: None,
         },
         obstacle,
         devices: Arc::new([(devices::GPU_RESOURCE.into(), 2)].into()),
         claims: Box::default(),
-        node: None,
         start: None,
         group_size: 1,
         is_ranked: false,
@@ -177,36 +180,34 @@ fn pods_go_to_every_target_that_selects_them_ordered_by_name() {
 }
 
 #[test]
-fn nothing_is_published_of_a_scope_before_all_of_it_was_read() {
-    let mut world = World::new(0);
-    apply(&mut world, scaled_object("llm"));
-    apply(&mut world, Change::ScaledObject(Step::Done));
-    apply(&mut world, deployment("llm", 3));
-    apply(&mut world, Change::Deployment(Step::Done));
-    apply(&mut world, Change::StatefulSet(Step::Done));
-    assert!(!world.is_changed(), "the pods were not read: three replicas would look lost");
-    apply(&mut world, Change::Pod(Step::Done));
-    assert!(world.is_changed());
-    let inventory = rebuild(&mut world);
-    assert!(inventory.synced);
-    assert_eq!(workload(&inventory, "llm").replicas.spec, Some(3));
-}
-
-#[test]
-fn a_scope_that_cannot_be_read_keeps_no_other_from_being_published() {
-    let mut world = World::new(2);
-    for change in [
-        Change::ScaledObject(Step::Done),
-        Change::Deployment(Step::Done),
-        Change::StatefulSet(Step::Done),
-        Change::Pod(Step::Done),
-        scaled_object("llm"),
-    ] {
-        world.apply(Update { scope: 1, change }, NOW);
-    }
-    let inventory = rebuild(&mut world);
-    assert!(!inventory.synced);
-    assert_eq!(inventory.workloads.len(), 1);
+fn pods_of_two_revisions_are_a_rollout_of_a_target_that_does_not_say_so() {
+    let engine = TargetRef {
+        kind: TargetKind::Other {
+            api_version: "leaderworkerset.x-k8s.io/v1".into(),
+            kind: "LeaderWorkerSet".into(),
+        },
+        name: "llm".into(),
+    };
+    let of_revision = |name: &str, revision: &str, phase: Phase| {
+        let revision = revision.to_owned();
+        let mut change = pod(name, "llm", phase, None);
+        if let Change::Pod(Step::Put(_, pod)) = &mut change {
+            let key = "leaderworkerset.sigs.k8s.io/template-revision-hash".to_owned();
+            Arc::make_mut(&mut pod.labels).insert(key, revision);
+        }
+        change
+    };
+    let mut world = listed();
+    apply(&mut world, scaled_object_of("llm", engine.clone()));
+    rebuild(&mut world);
+    world.apply_scale(0, &"ns".into(), engine, Read::There(target(2, "app=llm")));
+    apply(&mut world, of_revision("llm-0", "old", Phase::Ready));
+    apply(&mut world, of_revision("llm-1", "old", Phase::Ready));
+    assert!(!workload(&rebuild(&mut world), "llm").replicas.rollout);
+    apply(&mut world, of_revision("llm-1", "new", Phase::Starting));
+    assert!(workload(&rebuild(&mut world), "llm").replicas.rollout);
+    apply(&mut world, of_revision("llm-0", "old", Phase::Terminating));
+    assert!(!workload(&rebuild(&mut world), "llm").replicas.rollout, "the last old one goes");
 }
 
 #[test]
@@ -244,7 +245,7 @@ fn an_interruption_keeps_the_inventory_and_says_since_when() {
     let mut world = listed();
     apply(&mut world, scaled_object("llm"));
     apply(&mut world, deployment("llm", 3));
-    assert_eq!(rebuild(&mut world).stale_since, None);
+    assert_eq!(rebuild(&mut world).stale_since("ns"), None);
     for (seconds, change) in [
         (20, Change::Pod(Step::Failed(broken()))),
         (10, Change::Deployment(Step::Failed(broken()))),
@@ -253,17 +254,17 @@ fn an_interruption_keeps_the_inventory_and_says_since_when() {
         world.apply(Update { scope: 0, change }, Moment(seconds));
     }
     let inventory = rebuild(&mut world);
-    assert_eq!(inventory.stale_since, Some(Moment(10)), "the first failure of the longest");
+    assert_eq!(inventory.stale_since("ns"), Some(Moment(10)), "the first failure of the longest");
     assert!(inventory.synced);
     assert_eq!(workload(&inventory, "llm").replicas.spec, Some(3));
     apply(&mut world, Change::Deployment(Step::Resumed));
-    assert_eq!(rebuild(&mut world).stale_since, Some(Moment(20)));
+    assert_eq!(rebuild(&mut world).stale_since("ns"), Some(Moment(20)));
     apply(&mut world, Change::Pod(Step::Done));
-    assert_eq!(rebuild(&mut world).stale_since, None);
+    assert_eq!(rebuild(&mut world).stale_since("ns"), None);
 }
 
-fn broken() -> kube::runtime::watcher::Error {
-    kube::runtime::watcher::Error::NoResourceVersion
+fn broken() -> watcher::Error {
+    watcher::Error::NoResourceVersion
 }
 
 #[test]
@@ -320,19 +321,28 @@ fn a_target_of_another_kind_is_asked_for_and_counts_once_it_has_answered() {
     assert_eq!(rebuilt.scales, [wanted]);
     assert_eq!(workload(&rebuilt.inventory.unwrap(), "llm").replicas.spec, None);
 
-    world.apply_scale(0, &namespace, engine.clone(), Some(target(2, "app=llm")));
+    world.apply_scale(0, &namespace, engine.clone(), Read::There(target(2, "app=llm")));
     let inventory = rebuild(&mut world);
     let replicas = workload(&inventory, "llm").replicas;
     assert_eq!((replicas.spec, replicas.ready, replicas.starting), (Some(2), 1, 1));
-    world.apply_scale(0, &namespace, engine.clone(), Some(target(2, "app=llm")));
+    world.apply_scale(0, &namespace, engine.clone(), Read::There(target(2, "app=llm")));
     assert!(!world.is_changed(), "the same again");
 
-    world.apply_scale(0, &namespace, engine.clone(), None);
-    assert_eq!(workload(&rebuild(&mut world), "llm").replicas.spec, None);
+    world.apply_scale(0, &namespace, engine.clone(), Read::Lost);
+    let inventory = rebuild(&mut world);
+    let replicas = workload(&inventory, "llm").replicas;
+    assert_eq!((replicas.spec, replicas.ready), (None, 1), "the count is lost, its pods are not");
+    world.apply_scale(0, &namespace, engine.clone(), Read::Lost);
+    assert!(!world.is_changed(), "lost as before");
+
+    world.apply_scale(0, &namespace, engine.clone(), Read::Absent);
+    let inventory = rebuild(&mut world);
+    let lost = workload(&inventory, "llm");
+    assert_eq!((lost.replicas.spec, lost.members.len()), (None, 0));
 
     apply(&mut world, Change::ScaledObject(Step::Remove(key("llm"))));
     assert!(world.rebuild().scales[0].targets.is_empty());
-    world.apply_scale(0, &namespace, engine, Some(target(2, "app=llm")));
+    world.apply_scale(0, &namespace, engine, Read::There(target(2, "app=llm")));
     assert!(!world.is_changed(), "an answer that nobody waits for any more");
 }
 
@@ -409,7 +419,7 @@ fn what_no_answer_stands_on_is_not_waited_for_and_makes_nothing_stale() {
     }
     let inventory = rebuild(&mut world);
     assert!(inventory.synced);
-    assert_eq!(inventory.stale_since, None);
+    assert_eq!(inventory.stale_since("ns"), None);
 }
 
 /// A pod of `llm` with more than `pod` gives it.

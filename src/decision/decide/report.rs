@@ -28,6 +28,7 @@ pub(super) fn nothing_known(spec: &Spec, now: Moment) -> Decision {
         inputs: Inputs::default(),
         next: Next::default(),
         notices: Vec::new(),
+        stuck: Vec::new(),
         next_tick_ms: spec.tick_ms,
     }
 }
@@ -54,6 +55,7 @@ pub(super) fn report(
         inputs: inputs(state, observation, said),
         next: next(spec, state, said, now),
         notices,
+        stuck: said.seen.stuck_ids.clone(),
         next_tick_ms: if fast { FAST_TICK_MS.min(spec.tick_ms) } else { spec.tick_ms },
     }
 }

@@ -83,18 +83,30 @@ pub(super) fn two_scalers(facts: &Facts) -> Result<Option<Finding>, Missing> {
     let mut namespaces: Vec<&str> = facts.scaler_services.as_ref()?.iter().map(namespace).collect();
     namespaces.sort_unstable();
     namespaces.dedup();
-    let [first, .., last] = namespaces.as_slice() else { return Ok(None) };
+    if namespaces.len() < 2 {
+        return Ok(None);
+    }
+    let object = &facts.object;
+    let address = own_trigger(object).and_then(|own| own.address()).map(|(host, _)| host);
+    let used = address.map(|host| host.split('.').nth(1).unwrap_or_else(|| namespace(object)));
+    let keep = "keep one, or give each its own with --namespace";
+    let unused = namespaces.iter().find(|one| Some(**one) != used);
+    let fix = match (used.filter(|used| namespaces.contains(used)), unused) {
+        (Some(used), Some(other)) => Fix::command(
+            format!("{keep}; such as keep {used}, which this one asks"),
+            format!(
+                "kubectl delete deployment,service -n {other} -l app.kubernetes.io/name=ghostscaler"
+            ),
+        ),
+        // Which of them answers is not seen from here.
+        (None, _) | (_, None) => Fix::words(keep),
+    };
     Ok(Some(Finding {
         id: "two-scalers",
         what: format!("there are scalers in the namespaces {}", namespaces.join(" and ")),
         why: "both follow every ScaledObject: each writes its events and its series of the same \
               workload, and they need not agree",
-        fix: Fix::command(
-            format!("keep one, or give each its own with --namespace; such as keep {first}"),
-            format!(
-                "kubectl delete deployment,service -n {last} -l app.kubernetes.io/name=ghostscaler"
-            ),
-        ),
+        fix,
     }))
 }
 

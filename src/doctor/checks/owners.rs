@@ -6,10 +6,13 @@ use serde_json::Value;
 
 use crate::doctor::facts::{Facts, Missing};
 use crate::doctor::finding::{Finding, Fix, Patch};
-use crate::doctor::object::{integer, list, name, namespace, target_of, text, title};
+use crate::doctor::object::{controller, integer, list, name, namespace, target_of, text, title};
 
 /// Field managers that write the count because they scale.
 const SCALERS: [&str; 3] = ["kube-controller-manager", "keda", "kubectl-scale"];
+
+/// The annotation by which an InferenceService says who scales it.
+const KSERVE_SCALER: &str = "serving.kserve.io/autoscalerClass";
 
 pub(super) fn second_autoscaler(facts: &Facts) -> Result<Option<Finding>, Missing> {
     let object = &facts.object;
@@ -100,12 +103,15 @@ fn last_applied(target: &Value) -> Option<Value> {
 /// How this manager lets go of the count without writing it once more.
 fn release(manager: &str, target: &Value) -> Fix {
     let (kind, name) = (text(target, "/kind").unwrap_or_default(), name(target));
+    let group = text(target, "/apiVersion").and_then(|it| it.split_once('/')).map_or("", |it| it.0);
     if manager.starts_with("argocd") {
         return Fix::command(
             "tell the Argo CD application to leave the count alone, also when it syncs",
-            "spec:\n  ignoreDifferences:\n  - group: apps\n    kind: KIND\n    jsonPointers:\n    \
-             - /spec/replicas\n  syncPolicy:\n    syncOptions: [RespectIgnoreDifferences=true]"
-                .replace("KIND", kind),
+            format!(
+                "spec:\n  ignoreDifferences:\n  - group: {group}\n    kind: {kind}\n    \
+                 jsonPointers:\n    - /spec/replicas\n  syncPolicy:\n    \
+                 syncOptions: [RespectIgnoreDifferences=true]"
+            ),
         );
     }
     if manager == "kubectl-client-side-apply" {
@@ -126,25 +132,71 @@ fn release(manager: &str, target: &Value) -> Fix {
 
 pub(super) fn target_is_controlled(facts: &Facts) -> Result<Option<Finding>, Missing> {
     let target = facts.target.as_ref()?;
-    let owners = list(target, "/metadata/ownerReferences");
-    let Some(owner) = owners.iter().find(|owner| owner["controller"] == true) else {
+    let Some(controller) = controller(target) else { return Ok(None) };
+    let owner = facts.owner.as_ref().ok().and_then(Option::as_ref);
+    if owner.is_some_and(|owner| lets_go(&owner.object)) {
         return Ok(None);
-    };
-    let at = |key| text(owner, key).unwrap_or_default();
+    }
+    let at = |key| text(controller, key).unwrap_or_default();
     let reference = "/spec/scaleTargetRef";
-    Ok(Some(Finding {
-        id: "target-is-controlled",
-        what: format!("{} is controlled by {}/{}", title(target), at("/kind"), at("/name")),
-        why: "its controller sets the count back to what its own object says",
-        fix: Fix::patch(
-            "scale the owner, if it has a scale subresource; else tell its controller to leave \
-             replicas alone",
+    let fix = match owner {
+        Some(owner) if owner.scales => Fix::patch(
+            "scale the owner, which has a scale subresource",
             Patch::to(&facts.object)
                 .set(&format!("{reference}/apiVersion"), at("/apiVersion"))
                 .set(&format!("{reference}/kind"), at("/kind"))
                 .set(&format!("{reference}/name"), at("/name")),
         ),
+        Some(owner) => let_go(&owner.object),
+        None => Fix::words(
+            "scale the owner, if it has a scale subresource; else tell its controller to leave \
+             replicas alone",
+        ),
+    };
+    Ok(Some(Finding {
+        id: "target-is-controlled",
+        what: format!("{} is controlled by {}/{}", title(target), at("/kind"), at("/name")),
+        why: "its controller sets the count back to what its own object says",
+        fix,
     }))
+}
+
+/// Whether the owner leaves its Deployment's count to others. KServe's kinds have no scale subresource
+/// (0.19), and do so where they are told.
+fn lets_go(owner: &Value) -> bool {
+    match text(owner, "/kind") {
+        Some("InferenceService") => {
+            text(owner, &format!("/metadata/annotations/{}", KSERVE_SCALER.replace('/', "~1")))
+                == Some("external")
+        }
+        Some("LLMInferenceService") => {
+            ["/spec/replicas", "/spec/scaling"].iter().all(|count| owner.pointer(count).is_none())
+        }
+        Some(_) | None => false,
+    }
+}
+
+/// How an owner without a scale subresource lets go of the count.
+fn let_go(owner: &Value) -> Fix {
+    let (kind, name, namespace) = (text(owner, "/kind"), name(owner), namespace(owner));
+    match kind {
+        Some("InferenceService") => Fix::command(
+            "tell KServe that another scales it: it then leaves its Deployment's count alone",
+            format!(
+                "kubectl annotate inferenceservice {name} -n {namespace} {KSERVE_SCALER}=external \
+                 --overwrite"
+            ),
+        ),
+        Some("LLMInferenceService") => Fix::patch(
+            "take the count out of it: KServe then leaves its Deployment's alone",
+            Patch::to(owner).remove("/spec/replicas").remove("/spec/scaling"),
+        ),
+        kind => Fix::words(format!(
+            "{} has no scale subresource to scale instead: tell its controller to leave replicas \
+             alone",
+            kind.unwrap_or("the owner")
+        )),
+    }
 }
 
 pub(super) fn no_selector(facts: &Facts) -> Result<Option<Finding>, Missing> {

@@ -106,6 +106,7 @@ fn weights_inside_of_the_image_are_told() {
     for given in [
         json!(["--model=/weights/m1", "--shutdown-timeout=150"]),
         json!(["exec vllm serve /weights/m1 --shutdown-timeout 150"]),
+        json!(["/weights/m1", "--shutdown-timeout=150"]),
     ] {
         let mut broken = args(given);
         let finding = patched("weights-in-image", &broken);

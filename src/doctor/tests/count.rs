@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::sound::{hpa, pod, put, scaler, sound, with, with_target, yaml};
 use super::{Played, cured, in_order, only, patched, played, says};
 use crate::cluster::survey::Keda;
-use crate::doctor::{Facts, Lack, Rights};
+use crate::doctor::{Facts, Lack, NodeAutoscaler, Nodes, Owner, Rights};
 
 const METADATA: &str = "/spec/triggers/0/metadata";
 const BEHAVIOR: &str = "/spec/advanced/horizontalPodAutoscalerConfig/behavior";
@@ -76,6 +76,12 @@ fn f107_two_installations_are_told() {
         facts.scaler_services.as_mut().unwrap().pop();
     });
     says(&finding, &["ghostscaler and test"]);
+    // The one that answers is never what is to be deleted, whatever the others are called.
+    broken.scaler_services.as_mut().unwrap()[1]["metadata"]["namespace"] = json!("aaa");
+    let command = only("two-scalers", &broken).fix.command.unwrap();
+    assert!(command.contains("delete deployment,service -n aaa"), "{command}");
+    broken.scaler_services.as_mut().unwrap()[0]["metadata"]["namespace"] = json!("elsewhere");
+    assert_eq!(only("two-scalers", &broken).fix.command, None);
 }
 
 #[test]
@@ -272,7 +278,10 @@ fn managed(manager: &str, subresource: Option<&str>) -> Value {
 #[test]
 fn f102_a_manager_that_owns_the_count_is_named_with_how_it_lets_go() {
     for (manager, remedy) in [
-        ("argocd-controller", "- /spec/replicas"),
+        (
+            "argocd-controller",
+            "- group: apps\n    kind: Deployment\n    jsonPointers:\n    - /spec/replicas",
+        ),
         ("kubectl-client-side-apply", "kubectl apply edit-last-applied deployment llm -n team-a"),
         ("kustomize-controller", ""),
     ] {
@@ -329,17 +338,46 @@ fn f102_a_manifest_with_a_count_is_told_before_it_is_applied() {
 
 #[test]
 fn f105_a_target_that_something_controls_is_told_with_its_owner() {
-    let owner = json!({"apiVersion": "serving.kserve.io/v1alpha1", "kind": "LLMInferenceService",
-        "name": "llm", "controller": true});
-    let broken = with_target("/metadata/ownerReferences", json!([owner]));
+    let broken = owned("example.org/v1", "Engine", json!({}), true);
     let finding = played("target-is-controlled", &broken, |_fix, facts| {
         // The target is the owner then, which nobody controls.
         put(facts.target.as_mut().unwrap(), "/metadata/ownerReferences", json!(null));
     });
-    says(&finding, &["LLMInferenceService/llm"]);
-    let expected = json!({"apiVersion": "serving.kserve.io/v1alpha1",
-        "kind": "LLMInferenceService", "name": "llm"});
+    says(&finding, &["Engine/llm"]);
+    let expected = json!({"apiVersion": "example.org/v1", "kind": "Engine", "name": "llm"});
     assert_eq!(cured(&broken, &finding).object["spec"]["scaleTargetRef"], expected);
+    let unscaled = owned("example.org/v1", "Engine", json!({}), false);
+    let finding = only("target-is-controlled", &unscaled);
+    assert!(finding.fix.text.contains("Engine has no scale subresource"), "{}", finding.fix.text);
+    let unread = Facts { owner: Err(super::Missing::because("forbidden")), ..unscaled };
+    assert_eq!(only("target-is-controlled", &unread).fix.patch, None, "it may have no scale");
+}
+
+#[test]
+fn what_kserve_makes_is_scaled_once_kserve_lets_go_of_the_count() {
+    let api = "serving.kserve.io/v1alpha2";
+    let llm = owned(api, "LLMInferenceService", json!({"replicas": 2, "model": {}}), false);
+    patched("target-is-controlled", &llm);
+    let service = owned("serving.kserve.io/v1beta1", "InferenceService", json!({}), false);
+    played("target-is-controlled", &service, |fix, facts| {
+        let command = fix.command.as_deref().unwrap();
+        let (key, value) = ("serving.kserve.io/autoscalerClass", "external");
+        assert!(
+            command.contains(&format!("annotate inferenceservice llm -n team-a {key}={value}"))
+        );
+        let owner = facts.owner.as_mut().unwrap().as_mut().unwrap();
+        owner.object["metadata"]["annotations"][key] = json!(value);
+    });
+}
+
+/// The sound target, controlled by an object of this kind.
+fn owned(api_version: &str, kind: &str, spec: Value, scales: bool) -> Facts {
+    let reference =
+        json!([{"apiVersion": api_version, "kind": kind, "name": "llm", "controller": true}]);
+    let object = json!({"apiVersion": api_version, "kind": kind, "spec": spec,
+        "metadata": {"name": "llm", "namespace": "team-a"}});
+    let owner = Ok(Some(Owner { object, scales }));
+    Facts { owner, ..with_target("/metadata/ownerReferences", reference) }
 }
 
 #[test]
@@ -454,10 +492,13 @@ fn f02_a_version_without_a_tolerance_of_its_own_is_told() {
 #[test]
 fn f86_a_maximum_beyond_the_nodes_gpus_is_told() {
     let mut broken = sound();
-    broken.nodes.as_mut().unwrap().gpus = 9;
+    *broken.nodes.as_mut().unwrap() = Nodes { gpus: 9, autoscaler: None };
     let finding = patched("max-beyond-gpus", &broken);
     says(&finding, &["maxReplicaCount 12 needs 24 GPUs", "have 9"]);
     assert!(finding.fix.text.contains("what fits, 4,"));
+    // What stands now is no bound where nodes are added.
+    broken.nodes.as_mut().unwrap().autoscaler = Some(NodeAutoscaler::Karpenter);
+    in_order(&broken);
 }
 
 #[test]
@@ -475,6 +516,7 @@ fn f85_a_maximum_beyond_the_quota_is_told() {
 fn gpus_of_a_replica_are_those_that_the_trigger_says() {
     let mut broken = with(&format!("{METADATA}/gpusPerReplica"), json!("8"));
     broken.quotas = Ok(Vec::new());
+    broken.nodes.as_mut().unwrap().autoscaler = None;
     says(&patched("max-beyond-gpus", &broken), &["needs 96 GPUs"]);
     let template = yaml("{metadata: {}, spec: {containers: [{name: a, image: vllm}]}}");
     let mut none = with_target("/spec/template", template);

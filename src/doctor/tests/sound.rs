@@ -158,6 +158,7 @@ pub(super) fn sound() -> Facts {
         object: yaml(OBJECT),
         target: Ok(yaml(TARGET)),
         scale: Ok(Some(json!({"spec": {"replicas": 3}, "status": {"selector": "app=llm"}}))),
+        owner: Ok(None),
         hpa: Ok(Some(hpa())),
         other_hpas: Ok(Vec::new()),
         other_objects: Ok(Vec::new()),

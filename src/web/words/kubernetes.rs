@@ -97,14 +97,7 @@ pub fn cluster(workload: &Workload, inventory: &Inventory, answered: Option<u32>
         .map(|(name, count)| devices(name, *count, inventory.room.get(name)))
         .collect();
     sentences.extend(pauses(kubernetes, workload.paused));
-    if let Some(refusal) = &kubernetes.refusal {
-        let replicas = workload.replicas;
-        sentences.push(format!(
-            "{} of the {} ordered are refused by the API server: {refusal}",
-            replicas.unschedulable,
-            replicas.spec.unwrap_or(0)
-        ));
-    }
+    sentences.extend(refused(workload));
     for rival in &kubernetes.rivals {
         sentences.push(format!(
             "{rival} scales the same target: two autoscalers fight, so delete one of them"
@@ -120,6 +113,17 @@ pub fn cluster(workload: &Workload, inventory: &Inventory, answered: Option<u32>
         ));
     }
     sentences
+}
+
+/// What the API server refuses of it, with its reason.
+#[must_use]
+pub fn refused(workload: &Workload) -> Option<String> {
+    let (replicas, refusal) = (workload.replicas, workload.kubernetes.refusal.as_ref()?);
+    Some(format!(
+        "{} of the {} ordered are refused by the API server: {refusal}",
+        replicas.unschedulable,
+        replicas.spec.unwrap_or(0)
+    ))
 }
 
 fn devices(name: &str, count: u32, room: Option<&Room>) -> String {

@@ -10,15 +10,18 @@ use serde_json::json;
 const LARGE_POOL: u8 = 8;
 /// GPUs of the only node of the small pool, where pods that are to stay Pending are sent.
 pub(crate) const SMALL_POOL_GPUS: u32 = 3;
+/// Nodes of a pool of its own for what goes without being asked to, with eight GPUs each.
+const NOTICE_POOL: u8 = 2;
 /// The second byte of the first node's addresses: 127.100.0.0/16 and on.
 const FIRST_BYTE: u8 = 100;
 
 /// Creates them; KWOK makes them Ready.
 pub(super) async fn create(client: &kube::Client) {
     let nodes: Api<Node> = Api::all(client.clone());
-    for number in 0..=LARGE_POOL {
-        let (pool, gpus) =
-            if number < LARGE_POOL { ("large", 8) } else { ("small", SMALL_POOL_GPUS) };
+    let large = (0..LARGE_POOL).map(|_| ("large", 8));
+    let notice = (0..NOTICE_POOL).map(|_| ("notice", 8));
+    let pools = large.chain(notice).chain([("small", SMALL_POOL_GPUS)]);
+    for (number, (pool, gpus)) in (0_u8..).zip(pools) {
         let name = format!("{pool}-{number}");
         let node = json!({
             "apiVersion": "v1", "kind": "Node",

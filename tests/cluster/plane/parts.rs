@@ -7,6 +7,9 @@ use std::process::Command;
 
 use crate::ports;
 
+/// Where the API server writes what it was asked for.
+pub(super) const AUDIT: &str = "audit.jsonl";
+
 /// One program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Part {
@@ -149,6 +152,8 @@ fn api_server(command: &mut Command, ports: &Ports) {
     command.arg("--requestheader-username-headers=X-Remote-User");
     command.arg("--requestheader-group-headers=X-Remote-Group");
     command.arg("--requestheader-extra-headers-prefix=X-Remote-Extra-");
+    let policy = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cluster/audit.yaml");
+    command.arg(format!("--audit-policy-file={policy}")).arg(format!("--audit-log-path={AUDIT}"));
 }
 
 fn delegating(command: &mut Command, port: u16) {

@@ -40,7 +40,7 @@ pub(crate) async fn doctor(scene: &mut Scene) {
 }
 
 /// The ids of the findings, and the page.
-fn examined(scene: &Scene) -> (Vec<String>, String) {
+pub(super) fn examined(scene: &Scene) -> (Vec<String>, String) {
     let report: Value = serde_json::from_str(&said(scene, "json")).unwrap();
     let found = report["scaled_objects"][0]["findings"].as_array().unwrap();
     let ids = found.iter().map(|finding| finding["id"].as_str().unwrap().to_owned());
@@ -60,7 +60,7 @@ fn said(scene: &Scene, format: &str) -> String {
 }
 
 /// Runs a command as it was printed.
-fn paste(scene: &Scene, command: &str) {
+pub(super) fn paste(scene: &Scene, command: &str) {
     let kubectl = scene.kubectl();
     let folder = kubectl.program.parent().unwrap().display().to_string();
     let output = Command::new("sh")

@@ -2,6 +2,7 @@
 
 use crate::objects::Target;
 use crate::scene::Scene;
+use crate::timeline::Sample;
 
 /// What three replicas of the test's engine carry well, in requests a second.
 const THREE_REPLICAS: f64 = 3.5;
@@ -73,12 +74,20 @@ pub(crate) async fn deleted(scene: &mut Scene) {
     scene.stays("adopted again as it is", 45, |now| now.spec >= peak).await;
 }
 
+/// The load ends as it begins: by its evidence all but one would go long before it is over.
 pub(crate) async fn rollout(scene: &mut Scene) {
-    let target = Target::new(1).cold_start("8s");
-    let peak = at_a_peak(scene, &target, 8).await;
+    let target = Target::new(1).cold_start("20s");
+    let scaled = scene.scaled(1, 8).with("targetInFlight", "2").with("ghostHold", "20s");
+    scene.begin(&target, &scaled).await;
+    scene.load(THREE_REPLICAS).await;
+    let several = |now: &Sample| now.spec >= Some(4) && now.spec == now.ready;
+    let peak = scene.until("several serve", 180, several).await.spec;
     scene.roll_out(&target.clone().revision(2));
     scene.timeline.say("a new template rolls out");
-    scene.stays("never fewer during the rollout", 75, |now| now.spec >= peak).await;
+    scene.load(0.0).await;
+    // Two pods at a time beside five or more, one beside four, and twenty seconds for each.
+    scene.stays("never fewer during the rollout", 55, |now| now.spec >= peak).await;
+    scene.until("afterwards they go", 150, |now| now.spec == Some(1)).await;
 }
 
 /// With surge pods the HPA sees more replicas than were ordered; inside its tolerance it would keep

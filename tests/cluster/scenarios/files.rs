@@ -1,7 +1,7 @@
 //! What this repository gives to an API server: manifests, and what `generate` prints.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::objects::Target;
@@ -20,6 +20,9 @@ pub(crate) async fn manifests(scene: &mut Scene) {
         kubectl.run(&[&["apply", "-k", folder][..], &strict].concat());
         scene.timeline.say(folder);
     }
+    let folder = all_components(scene);
+    kubectl.run(&[&["apply", "-k", folder.to_str().unwrap()][..], &strict].concat());
+    scene.timeline.say("all components together");
     for folder in ["manifests/examples", "manifests/examples/scale-to-zero"] {
         for entry in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)).unwrap() {
             let path = entry.unwrap().path();
@@ -30,6 +33,25 @@ pub(crate) async fn manifests(scene: &mut Scene) {
             }
         }
     }
+}
+
+/// A folder as a user has it who wants all of them, in no particular order.
+fn all_components(scene: &Scene) -> PathBuf {
+    let manifests = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests");
+    // From a folder below `target`, which is wherever it was put: kustomize takes relative paths alone.
+    let up = "../".repeat(scene.dir.components().count() - 1);
+    let path = |of: &Path| format!("{up}{}", of.strip_prefix("/").unwrap().display());
+    let components = fs::read_dir(manifests.join("components")).unwrap();
+    let components: Vec<String> =
+        components.map(|entry| format!("- {}\n", path(&entry.unwrap().path()))).collect();
+    let text = format!(
+        "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n\
+         resources: [{}]\ncomponents:\n{}",
+        path(&manifests.join("base")),
+        components.concat()
+    );
+    fs::write(scene.dir.join("kustomization.yaml"), text).unwrap();
+    scene.dir.clone()
 }
 
 /// For each kind of target, with and without doubts, and as a person pipes it.
@@ -56,7 +78,7 @@ pub(crate) async fn generate(scene: &mut Scene) {
         (&["sts/llm", "--metadata", "override=replicas=2; until=2126-01-01T00:00:00Z"], ""),
         (&["deploy/llm", "--max", "40", "--metadata", "sloTtft=1s"], ""),
         (&["deployments.apps/llm", "--min", "0"], "zero is never reached"),
-        (&["deployment/llm", "--max", "70"], "needs 70 GPUs"),
+        (&["deployment/llm", "--max", "90"], "needs 90 GPUs"),
         (&["leaderworkerset/llm", "--max", "4"], ""),
         (&["lws/llm", "--format", "json", "--max", "4"], ""),
     ] {

@@ -14,7 +14,7 @@ const TOKENS: u32 = 1_800;
 /// The oldest of three is idle, the younger two answer; without a word the ReplicaSet would take one of
 /// the young.
 pub(crate) async fn idle_first(scene: &mut Scene) {
-    scene.kubectl().run(&["apply", "-f", "manifests/overlays/idle-pods-first/rbac.yaml"]);
+    scene.kubectl().run(&["apply", "-f", "manifests/components/idle-pods-first/rbac.yaml"]);
     scene.setup.flags.push("--idle-pods-first");
     // The evidence has to become whole while they answer: a step at once leaves no time for a word.
     let scaled = scene.scaled(1, 8).with("targetInFlight", "4").with("ghostHold", "100s");
@@ -42,7 +42,9 @@ pub(crate) async fn idle_first(scene: &mut Scene) {
 /// A node gets its notice: what is on it is replaced while it serves, and one is given back afterwards.
 pub(crate) async fn node_notice(scene: &mut Scene) {
     let scaled = scene.scaled(1, 8).with("warmSchedule", &all_day(4)).with("ghostHold", "30s");
-    scene.begin(&Target::new(4).cold_start("10s"), &scaled).await;
+    // Nodes that no other scenario stands on.
+    let target = Target::new(4).cold_start("10s").pool("notice");
+    scene.begin(&target, &scaled).await;
     scene.until("four serve", 60, |now| now.ready == Some(4)).await;
     let (node, pods) = a_node_of(scene);
     let told = u32::try_from(pods).unwrap();

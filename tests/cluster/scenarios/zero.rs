@@ -1,5 +1,7 @@
 //! Zero and back: the idle time, the wake, requests that wait for it.
 
+use serde_json::Value;
+
 use crate::objects::Target;
 use crate::scene::Scene;
 
@@ -35,15 +37,18 @@ pub(crate) async fn fifty(scene: &mut Scene) {
     let report = scene.burst(50, 180).await;
     assert_eq!((&report["completed"], &report["errors"]), (&50.into(), &0.into()));
     assert_eq!(scene.gateway.lost(), 0, "the gateway held them all");
+    let events = ["get", "events", "-n", &scene.namespace, "-o", "json"];
+    let events: Value = serde_json::from_str(&scene.kubectl().run(&events)).unwrap();
+    let events = events["items"].as_array().unwrap().iter();
+    let woke: Vec<&Value> = events.filter(|event| event["reason"] == "Woke").collect();
+    assert!(matches!(woke[..], [one] if one["series"].is_null()), "one wake: {woke:#?}");
 }
 
 pub(crate) async fn cancelled(scene: &mut Scene) {
     idle_at_one(scene).await;
-    scene
-        .until("zero is wanted or near", 180, |now| now.want == Some(0) || now.spec == Some(0))
-        .await;
+    scene.until("zero is wanted", 180, |now| now.want == Some(0)).await;
+    assert_eq!(scene.look().await.spec, Some(1), "KEDA still waits for its cool-down");
     scene.load(0.5).await;
     scene.until("one is wanted again", 30, |now| now.want >= Some(1)).await;
-    scene.until("one serves", 90, |now| now.ready >= Some(1)).await;
-    scene.stays("it is kept", 60, |now| now.spec >= Some(1)).await;
+    scene.stays("it has never gone", 60, |now| now.spec >= Some(1)).await;
 }

@@ -240,6 +240,7 @@ pub(super) fn pod(name: &str, upstream: Option<&Upstream>) -> Member {
         created_at: None,
         ready_at: Some(Moment(0)),
         endpoint,
+        node: None,
     }
 }
 

@@ -17,11 +17,11 @@ fn f79_ready_pods_on_a_node_that_is_told_to_go_are_leaving() {
     apply(&mut world, scaled_object("llm"));
     apply(&mut world, deployment("llm", 4));
     for (name, node) in [("a", "spot"), ("b", "spot"), ("c", "other")] {
-        apply(&mut world, pod_with(name, |pod| pod.node = Some(node.into())));
+        apply(&mut world, pod_with(name, |pod| pod.member.node = Some(node.into())));
     }
     let starting = |pod: &mut Pod| {
         pod.member.phase = Phase::Starting;
-        pod.node = Some("spot".into());
+        pod.member.node = Some("spot".into());
     };
     apply(&mut world, pod_with("d", starting));
     let stays = serde_json::json!({"taints": [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]});
@@ -53,14 +53,14 @@ fn the_room_is_what_nodes_that_take_pods_have_and_the_pods_on_them_ask_for() {
     apply(&mut world, node("a"));
     apply(&mut world, node("b"));
     apply(&mut world, Change::Node(Step::Done));
-    apply(&mut world, pod_with("placed", |pod| pod.node = Some("a".into())));
+    apply(&mut world, pod_with("placed", |pod| pod.member.node = Some("a".into())));
     apply(&mut world, pod_with("pending", |_| {}));
     assert_eq!(room(&mut world), Some((16, Some(2))));
     // Cordoned: what is on it is neither room nor use of room.
     apply(&mut world, node_that("a", &serde_json::json!({"unschedulable": true})));
     assert_eq!(room(&mut world), Some((8, Some(0))));
 
-    let mut some = World::new(1);
+    let mut some = World::new(&["ns".into()]);
     for change in [
         Change::ScaledObject(Step::Done),
         Change::Deployment(Step::Done),

@@ -103,6 +103,7 @@ fn workload(namespace: &str, pods: &[&str]) -> Workload {
         created_at: None,
         ready_at: None,
         endpoint: None,
+        node: None,
     };
     Workload {
         key: WorkloadKey::new(namespace, "llm"),
