@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
@@ -15,12 +16,13 @@ use tokio_rustls::TlsConnector;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 use tonic::transport::{Channel, Endpoint};
-use tracing::{debug, info};
+use tracing::info;
 
 use super::entry::{self, Received};
 use super::wire::pair_client::PairClient;
 use super::{MAX_MESSAGE_BYTES, Shared, identity, wire};
 use crate::cluster::members::Member;
+use crate::decision::Moment;
 use crate::inventory::WorkloadKey;
 use crate::registry::{Tracker, TrackerKey};
 
@@ -54,6 +56,9 @@ pub(super) enum Error {
     /// The stream was refused or has broken.
     #[error("the leader's stream has ended: {0}")]
     Stream(String),
+    /// The own inventory is behind: the answers come again once it is followed anew.
+    #[error("more than {MAX_PENDING} answers are of workloads that are not listed here yet")]
+    Ahead,
     /// Nothing came.
     #[error("the leader has been silent for {} s", SILENCE.as_secs())]
     Silent,
@@ -97,12 +102,12 @@ pub(super) async fn follow(
         .map_err(|_elapsed| Error::Silent)?
         .map_err(|status| Error::Stream(status.message().to_owned()))?
         .into_inner();
-    let mut mirror = Mirror { shared, pending: HashMap::new(), is_whole: false, partial: 0 };
+    let mut mirror = Mirror::new(shared);
     let mut told_at = None;
     loop {
         let batch = next(&mut stream).await?;
         let taken = batch.number;
-        mirror.take(batch);
+        mirror.take(batch)?;
         let due = told_at.is_none_or(|at: Instant| at.elapsed() >= TELL_INTERVAL);
         let triggers = if due { brought(shared) } else { Vec::new() };
         if due {
@@ -135,7 +140,7 @@ fn brought(shared: &Shared) -> Vec<wire::Trigger> {
 }
 
 /// The leader's answers on their way to the own registry.
-struct Mirror<'a> {
+pub(super) struct Mirror<'a> {
     shared: &'a Shared,
     /// Of triggers that the own inventory does not have yet.
     pending: HashMap<TrackerKey, Received>,
@@ -144,12 +149,16 @@ struct Mirror<'a> {
 }
 
 impl Mirror<'_> {
-    fn take(&mut self, batch: wire::Batch) {
+    pub(super) fn new(shared: &Shared) -> Mirror<'_> {
+        Mirror { shared, pending: HashMap::new(), is_whole: false, partial: 0 }
+    }
+
+    pub(super) fn take(&mut self, batch: wire::Batch) -> Result<(), Error> {
         let parts = &self.shared.parts;
         let now = parts.clock.now();
         let later_ms = now.0.saturating_sub(batch.now_ms);
         for pending in std::mem::take(&mut self.pending).into_values() {
-            self.put(pending);
+            self.put(pending)?;
         }
         for entry in batch.entries {
             let Some(received) = entry::received(entry, later_ms) else { continue };
@@ -162,33 +171,30 @@ impl Mirror<'_> {
                     );
                 }
             }
-            self.put(received);
+            self.put(received)?;
         }
         for woken in batch.wakes {
             let Some(workload) = woken.workload else { continue };
             let key = WorkloadKey::new(&workload.namespace, &workload.name);
-            // The bound on what is remembered: known workloads only.
-            if parts.registry.inventory().workloads.contains_key(&key) {
-                parts.wakes.request(&key, now.minus_millis(woken.age_ms), false);
-            }
+            // Also of a workload that is not listed here yet, since it is acknowledged; the leader knows
+            // it, which bounds what is remembered.
+            parts.wakes.request(&key, now.minus_millis(woken.age_ms), false);
         }
+        self.shared.is_unread.store(batch.unread, Ordering::Release);
         self.is_whole |= batch.whole;
         if self.is_whole {
-            self.shared.mirrored();
+            self.shared.mirrored(Moment(batch.now_ms));
         }
+        Ok(())
     }
 
-    fn put(&mut self, received: Received) {
+    fn put(&mut self, received: Received) -> Result<(), Error> {
         let parts = &self.shared.parts;
         let trackers = parts.registry.trackers();
         let found = trackers.binary_search_by(|tracker| tracker.key.cmp(&received.key));
         let Some(tracker) = found.ok().and_then(|index| trackers.get(index)) else {
-            if self.pending.len() < MAX_PENDING {
-                self.pending.insert(received.key.clone(), received);
-            } else {
-                debug!(workload = %received.key.workload, "an answer came before its workload");
-            }
-            return;
+            self.pending.insert(received.key.clone(), received);
+            return if self.pending.len() > MAX_PENDING { Err(Error::Ahead) } else { Ok(()) };
         };
         if let Some(state) = received.state {
             parts.states.put(tracker.key.clone(), state.handed_over());
@@ -198,5 +204,6 @@ impl Mirror<'_> {
             tracker.observed.store(received.observation);
         }
         tracker.publish(received.published);
+        Ok(())
     }
 }
