@@ -23,8 +23,9 @@ pub mod identity;
 mod office;
 mod serve;
 
+use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
@@ -42,6 +43,7 @@ use crate::cluster::{Client, lease};
 use crate::decision::Moment;
 use crate::health::Pulse;
 use crate::lead::{Standing, Write};
+use crate::registry::TrackerKey;
 use crate::telemetry::ErrorChain;
 use crate::tick::Parts;
 
@@ -144,6 +146,7 @@ impl Pair {
             leader: Mutex::default(),
             known: Mutex::default(),
             has_recalled: AtomicBool::new(false),
+            pending: Mutex::default(),
             is_unread: AtomicBool::new(false),
         });
         let (resignation, end) = (lease::Resignation::default(), CancellationToken::new());
@@ -202,6 +205,8 @@ struct Shared {
     known: Mutex<Option<Known>>,
     /// As the leader: what was learned before is back, so there is something to follow.
     has_recalled: AtomicBool,
+    /// Answers of triggers that this process does not track yet.
+    pending: Mutex<HashMap<TrackerKey, entry::Received>>,
     /// What was saved before has still to be read: by this process as the leader, or by whom it follows.
     is_unread: AtomicBool,
 }
@@ -220,6 +225,20 @@ impl Shared {
         let moment = self.parts.clock.now();
         let known = Known { at: Instant::now(), moment, saved_until: leaders_now };
         *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some(known);
+    }
+
+    fn pending(&self) -> MutexGuard<'_, HashMap<TrackerKey, entry::Received>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets what was learned of triggers that are gone.
+    fn forget_untracked(&self) {
+        let trackers = self.parts.registry.trackers();
+        let pending = self.pending();
+        self.parts.states.keep_only(|key| {
+            let is_tracked = trackers.binary_search_by(|own| own.key.cmp(key)).is_ok();
+            is_tracked || pending.contains_key(key)
+        });
     }
 
     fn known(&self) -> Option<Known> {

@@ -166,9 +166,12 @@ impl Candidate {
         self.failing = failure;
     }
 
-    /// How long one exchange with the API server may take: a leader has to be able to try again.
+    /// How long one exchange with the API server may take: a leader has to be able to try again, and to
+    /// say in time that it leads no more.
     fn patience(&self) -> Duration {
-        self.options.renew_within / 2
+        let patience = self.options.renew_within / 2;
+        let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
+        left.map_or(patience, |left| patience.min(left))
     }
 
     async fn try_step(&mut self) -> Result<(), kube::Error> {

@@ -7,10 +7,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::Mutex;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 use tracing::{info, warn};
 
-use super::Shared;
+use super::{BEAT, Shared};
 use crate::cluster::shards::{Error, Shards};
 use crate::decision::Moment;
 use crate::health::Pulse;
@@ -42,15 +42,30 @@ impl Archive {
     pub(super) async fn recall(&self, shared: &Shared, since: Option<Moment>, pulse: &Pulse) {
         shared.is_unread.store(true, Ordering::Release);
         self.0.lock().await.since = since;
-        let started = Instant::now();
+        // One try alone may take longer than a process may be silent.
+        let beats = async {
+            loop {
+                pulse.beat();
+                sleep(BEAT).await;
+            }
+        };
+        tokio::select! {
+            () = self.try_to_read(shared) => {}
+            () = beats => {}
+            () = sleep(RECALL) => {}
+        }
+        if shared.is_unread.load(Ordering::Acquire) {
+            warn!("what was learned cannot be read: it is left alone, and read when it can be");
+        }
+    }
+
+    async fn try_to_read(&self, shared: &Shared) {
         let mut is_told = false;
         while let Err(error) = self.0.lock().await.read(shared).await {
-            pulse.beat();
             if !std::mem::replace(&mut is_told, true) {
                 warn!(%error, "reading what was learned is tried for {} s", RECALL.as_secs());
             }
-            if started.elapsed() >= RECALL || !shared.parts.lead.decides() {
-                warn!("deciding without what was learned until it can be read");
+            if !shared.parts.lead.decides() {
                 return;
             }
             sleep(RETRY).await;

@@ -97,11 +97,14 @@ impl Office {
         }
         writers.spawn(events::run(client, registry, clock, end.clone()));
         let saves = tokio::spawn(Arc::clone(&self.archive).keep_saving(Arc::clone(&self.shared)));
-        let saves = AbortOnDropHandle::new(saves);
+        let mut saves = AbortOnDropHandle::new(saves);
         let mut looks = interval(BEAT);
         let why = loop {
             tokio::select! {
+                // None of them ends by itself: the process must not go on without it.
                 _ = &mut ticks => break Ended::Broken,
+                _ = &mut saves => break Ended::Broken,
+                Some(_) = writers.join_next() => break Ended::Broken,
                 () = self.answered.cancelled() => break Ended::Leaving,
                 changed = self.standing.changed() => if changed.is_err() { break Ended::Broken },
                 _ = looks.tick() => {}
@@ -180,23 +183,19 @@ impl Office {
             }
             if trackers.has_changed().is_ok_and(|has| has) {
                 trackers.mark_unchanged();
-                let parts = &self.shared.parts;
-                parts.states.keep_only(&parts.registry.trackers());
+                self.shared.forget_untracked();
             }
             let standing = self.standing.borrow_and_update().clone();
             let seen = match standing {
-                Standing::Alone | Standing::Leading { .. }
-                    if !self.resignation.asked.is_cancelled() =>
-                {
-                    break;
-                }
+                _ if is_leading(&standing) && !self.resignation.asked.is_cancelled() => break,
                 Standing::Alone | Standing::Leading { .. } => None,
                 Standing::Following { leader } => leader,
             };
             let is_leader_seen = seen.is_some();
             // One that is no longer seen to lead may well lead: the API server may be what is lost.
-            let is_another =
-                following.as_ref().is_none_or(|(leader, _)| is_leader_seen && *leader != seen);
+            let is_another = following.as_ref().is_none_or(|(leader, task)| {
+                task.is_finished() || (is_leader_seen && *leader != seen)
+            });
             // Without the own list of workloads nothing of the leader's could be kept.
             if is_another && self.shared.parts.registry.inventory().synced {
                 let keep =
@@ -248,7 +247,12 @@ pub(super) fn fallback(published: &Published) -> Option<Published> {
 }
 
 pub(super) fn is_leading(standing: &Standing) -> bool {
-    matches!(standing, Standing::Alone | Standing::Leading { .. })
+    match standing {
+        Standing::Alone => true,
+        // What has run out is not told before the API server has answered.
+        Standing::Leading { until } => Instant::now() < *until,
+        Standing::Following { .. } => false,
+    }
 }
 
 /// Follows one leader, or whoever leads, again after each break, until dropped.

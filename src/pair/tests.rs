@@ -2,7 +2,7 @@
 //!
 //! Each replica has a runtime of its own, so that dropping it is as sudden as a kill.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use arc_swap::ArcSwap;
 use tokio::runtime::Runtime;
@@ -78,6 +78,7 @@ fn shared(store: &Store, parts: Arc<Parts>) -> Arc<Shared> {
         leader: Mutex::default(),
         known: Mutex::default(),
         has_recalled: AtomicBool::new(false),
+        pending: Mutex::default(),
         is_unread: AtomicBool::new(false),
     })
 }

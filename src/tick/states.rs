@@ -37,11 +37,9 @@ impl States {
         *lock(&lock(&self.cells).entry(key).or_default().0) = state;
     }
 
-    /// Forgets the states of triggers that are not in this list, which is ordered by key.
-    pub fn keep_only(&self, trackers: &[Arc<Tracker>]) {
-        let is_tracked =
-            |key: &TrackerKey| trackers.binary_search_by(|own| own.key.cmp(key)).is_ok();
-        lock(&self.cells).retain(|key, _| is_tracked(key));
+    /// Forgets the states of all other triggers.
+    pub fn keep_only(&self, is_kept: impl Fn(&TrackerKey) -> bool) {
+        lock(&self.cells).retain(|key, _| is_kept(key));
     }
 
     /// Marks a gap as long as a restart's: every count is held until a whole hold of evidence stands.

@@ -148,6 +148,69 @@ async fn the_state_of_what_is_gone_is_forgotten_by_the_follower_too() {
 }
 
 #[tokio::test]
+async fn what_was_learned_of_a_trigger_that_only_the_leader_is_asked_for_is_not_lost_with_it() {
+    let store = Store::start().await;
+    let listed = || inventory([workload(1, 1, &[("modelNameFromEnv", "MODEL")])]);
+    let mut leader = Replica::start_with(store.client(), "first", listed());
+    leader.until_leading().await;
+    let metadata = HashMap::from([("modelNameFromEnv".to_owned(), "llama".to_owned())]);
+    let registry = &leader.parts.registry;
+    registry.lookup("a", "llm", &metadata, Caller::Poll, Rpc::GetMetrics).unwrap();
+    until("it is decided", || {
+        leader.parts.registry.trackers().first().is_some_and(|own| own.published.load().version > 0)
+    })
+    .await;
+    let key = leader.tracker().key.clone();
+    let mut follower = Replica::start_with(store.client(), "second", listed());
+    follower.until_it_can_answer().await;
+    leader.kill();
+    follower.until_leading().await;
+    assert!(follower.parts.states.get(&key).is_some());
+}
+
+#[tokio::test]
+async fn who_cannot_renew_stands_by_at_once_and_leads_no_more_in_between() {
+    let store = Store::start().await;
+    let mut leader = Replica::start(&store, "first", workload(3, 3, &[]));
+    leader.until_leading().await;
+    leader.until_it_can_answer().await;
+    store.delay(SOON);
+    let hung_at = Instant::now();
+    until("it decides no more", || !leader.is_leading()).await;
+    let told = leader.standing.wait_for(|standing| !is_leading(standing));
+    timeout(Duration::from_millis(300), told).await.expect("it is told at once").unwrap();
+    assert!(hung_at.elapsed() < Duration::from_secs(2), "{:?}", hung_at.elapsed());
+    assert!(matches!(*leader.standing.borrow(), Standing::Following { .. }));
+}
+
+#[tokio::test]
+async fn more_triggers_than_fit_into_one_word_are_all_decided_by_the_leader() {
+    let store = Store::start().await;
+    let listed = |min| {
+        let brought = |n| Workload {
+            key: WorkloadKey::new("a", &format!("llm-{n}")),
+            ..workload(min, min, &[("modelNameFromEnv", "MODEL")])
+        };
+        inventory((0..300).map(brought))
+    };
+    let mut leader = Replica::start_with(store.client(), "first", listed(4));
+    leader.until_leading().await;
+    let mut follower = Replica::start_with(store.client(), "second", listed(1));
+    follower.until_it_can_answer().await;
+    let metadata = HashMap::from([("modelNameFromEnv".to_owned(), "llama".to_owned())]);
+    let registry = &follower.parts.registry;
+    for n in 0..300 {
+        let name = format!("llm-{n}");
+        registry.lookup("a", &name, &metadata, Caller::Poll, Rpc::GetMetrics).unwrap();
+    }
+    let four = Answer::Value { want: 4, active: true };
+    until("all are decided by the leader", || {
+        registry.trackers().iter().all(|own| own.published.load().answer == four)
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn who_connects_and_says_nothing_keeps_no_replica_out() {
     let store = Store::start().await;
     let mut leader = Replica::start(&store, "first", workload(3, 3, &[]));
