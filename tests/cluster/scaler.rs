@@ -3,6 +3,7 @@
 //! Must be started as its manifests start it, but for addresses and directories.
 
 use std::fs;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -26,6 +27,8 @@ pub(crate) struct Setup {
     pub(crate) http: u16,
     /// Further flags.
     pub(crate) flags: Vec<&'static str>,
+    /// What it finds in its environment besides.
+    pub(crate) environment: Vec<(&'static str, String)>,
     /// Which of several it is; `None` where it is the only one.
     pub(crate) replica: Option<Replica>,
 }
@@ -34,8 +37,10 @@ pub(crate) struct Setup {
 #[derive(Debug, Clone)]
 pub(crate) struct Replica {
     pub(crate) name: String,
-    /// Where the others connect.
+    /// Where it serves the others.
     pub(crate) pair: u16,
+    /// Under which address they reach that.
+    pub(crate) reached_at: IpAddr,
 }
 
 /// A running scaler.
@@ -51,8 +56,16 @@ impl Setup {
     pub(crate) fn new(kubeconfig: PathBuf, namespace: &str, dir: &Path) -> Setup {
         let [grpc, http] = ports::free();
         let (namespace, dir) = (namespace.to_owned(), dir.to_owned());
-        let (flags, replica) = (Vec::new(), None);
-        let setup = Setup { kubeconfig, namespace, dir, grpc, http, flags, replica };
+        let setup = Setup {
+            kubeconfig,
+            namespace,
+            dir,
+            grpc,
+            http,
+            flags: Vec::new(),
+            environment: Vec::new(),
+            replica: None,
+        };
         setup.configure("");
         setup
     }
@@ -77,6 +90,7 @@ impl Setup {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ghostscaler"));
         command.arg("serve").arg("--kubeconfig").arg(&self.kubeconfig);
         command.args(["--namespace", &self.namespace, "--log-format", "json"]).args(&self.flags);
+        command.envs(self.environment.iter().map(|(key, value)| (key, value)));
         command.arg("--config").arg(self.dir.join("config.yaml"));
         match &self.replica {
             None => {
@@ -86,6 +100,7 @@ impl Setup {
                 command.args(["--pod-name", &replica.name, "--pod-namespace", "ghostscaler"]);
                 command.args(["--lease-name", &self.lease()]);
                 command.arg("--pair-address").arg(format!("127.0.0.1:{}", replica.pair));
+                command.arg("--pod-ip").arg(replica.reached_at.to_string());
                 // As the manifests have it.
                 command.args(["--drain-delay", "5s"]);
             }
@@ -115,6 +130,11 @@ impl Scaler {
     pub(crate) async fn workload(&self, namespace: &str, name: &str) -> Option<Value> {
         let body = self.get(&format!("/api/v1/workloads/{namespace}/{name}")).await?;
         serde_json::from_str(&body).ok()
+    }
+
+    /// Whether it says that it can answer.
+    pub(crate) async fn is_ready(&self) -> bool {
+        self.get("/readyz").await.is_some()
     }
 
     /// Whether it decides, as its metrics say.
