@@ -15,6 +15,7 @@
 //!
 //! **A write** is answered with success only when the leader and everyone who follows it have it.
 
+mod archive;
 mod entry;
 mod follow;
 mod followers;
@@ -22,8 +23,9 @@ pub mod identity;
 mod office;
 mod serve;
 
+use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
@@ -41,9 +43,11 @@ use crate::cluster::{Client, lease};
 use crate::decision::Moment;
 use crate::health::Pulse;
 use crate::lead::{Standing, Write};
+use crate::registry::TrackerKey;
 use crate::telemetry::ErrorChain;
 use crate::tick::Parts;
 
+use archive::Archive;
 use followers::Followers;
 use identity::Identity;
 use office::Office;
@@ -74,6 +78,8 @@ pub const FALLBACK_AFTER: Duration = Duration::from_secs(900);
 /// How long a wake may take over the leader.
 const WAKE_TIMEOUT: Duration = Duration::from_secs(2);
 const BEAT: Duration = Duration::from_secs(1);
+/// How often it is asked again whether who follows is still a replica.
+pub const ASK_AGAIN: Duration = Duration::from_secs(60);
 
 /// Everything that the replicas need of each other.
 pub struct Pair {
@@ -103,6 +109,8 @@ pub struct Pair {
     pub writes: mpsc::Receiver<Write>,
     /// The sign of life of the ticks.
     pub pulse: Pulse,
+    /// How often it is asked again whether who follows is still a replica; usually [`ASK_AGAIN`].
+    pub ask_again: Duration,
 }
 
 impl std::fmt::Debug for Pair {
@@ -131,18 +139,22 @@ impl Pair {
         self.parts.metrics.follows(Duration::ZERO);
         let shared = Arc::new(Shared {
             parts: self.parts,
+            own: Arc::clone(&self.own.name),
             members: self.members,
+            ask_again: self.ask_again,
             followers: Followers::default(),
             leader: Mutex::default(),
             known: Mutex::default(),
             has_recalled: AtomicBool::new(false),
+            pending: Mutex::default(),
+            is_unread: AtomicBool::new(false),
         });
-        let (resign, end) = (CancellationToken::new(), CancellationToken::new());
+        let (resignation, end) = (lease::Resignation::default(), CancellationToken::new());
         let standing = self.standing.subscribe();
         let tls = self.identity.server()?;
         let mut tasks = JoinSet::new();
         let (client, clock) = (self.client.clone(), shared.parts.clock);
-        let (resigned, ended) = (resign.clone(), end.clone());
+        let (resigned, ended) = (resignation.clone(), end.clone());
         tasks.spawn(lease::run(client, self.election, clock, self.standing, resigned, ended));
         tasks.spawn(announce(Arc::clone(&shared), self.own));
         // It ends with the API, which is before the end.
@@ -159,11 +171,11 @@ impl Pair {
             identity: self.identity,
             client: self.client,
             idle_pods_first: self.idle_pods_first,
-            shards: Arc::new(tokio::sync::Mutex::new(self.shards)),
+            archive: Arc::new(Archive::new(self.shards)),
             standing,
             can_answer: self.can_answer,
             pulse: self.pulse,
-            resign,
+            resignation,
             leaving,
             answered,
         };
@@ -182,6 +194,9 @@ impl Pair {
 #[derive(Debug)]
 struct Shared {
     parts: Arc<Parts>,
+    /// This process's own name.
+    own: Arc<str>,
+    ask_again: Duration,
     members: Members,
     followers: Followers,
     /// The way to the leader, while it is followed.
@@ -190,19 +205,40 @@ struct Shared {
     known: Mutex<Option<Known>>,
     /// As the leader: what was learned before is back, so there is something to follow.
     has_recalled: AtomicBool,
+    /// Answers of triggers that this process does not track yet.
+    pending: Mutex<HashMap<TrackerKey, entry::Received>>,
+    /// What was saved before has still to be read: by this process as the leader, or by whom it follows.
+    is_unread: AtomicBool,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Known {
     at: Instant,
     moment: Moment,
+    /// The same by the clock of who led then, and so saved: two nodes' clocks are not compared.
+    saved_until: Moment,
 }
 
 impl Shared {
-    /// Everything is known as of now.
-    fn mirrored(&self) {
-        let known = Known { at: Instant::now(), moment: self.parts.clock.now() };
+    /// Everything is known as of now, which is `leaders_now` for who leads.
+    fn mirrored(&self, leaders_now: Moment) {
+        let moment = self.parts.clock.now();
+        let known = Known { at: Instant::now(), moment, saved_until: leaders_now };
         *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some(known);
+    }
+
+    fn pending(&self) -> MutexGuard<'_, HashMap<TrackerKey, entry::Received>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets what was learned of triggers that are gone.
+    fn forget_untracked(&self) {
+        let trackers = self.parts.registry.trackers();
+        let pending = self.pending();
+        self.parts.states.keep_only(|key| {
+            let is_tracked = trackers.binary_search_by(|own| own.key.cmp(key)).is_ok();
+            is_tracked || pending.contains_key(key)
+        });
     }
 
     fn known(&self) -> Option<Known> {
@@ -226,6 +262,8 @@ async fn announce(shared: Arc<Shared>, own: Member) {
         match shared.members.publish(&own).await {
             Ok(()) => {
                 is_told = false;
+                // Kept for a time without the API server. If it fails now, the last list stays.
+                drop(shared.members.list().await);
                 sleep(AGAIN).await;
             }
             Err(error) => {

@@ -15,8 +15,8 @@ use crate::cluster::members::{Member, Members};
 use crate::cluster::shards::Shards;
 use crate::health::Pulse;
 use crate::lead::{Lead, Standing, Write, Writes};
-use crate::pair::Pair;
 use crate::pair::identity::Identity;
+use crate::pair::{self, Pair};
 use crate::tick::Parts;
 
 /// Writes that wait for the leader; each takes milliseconds.
@@ -114,6 +114,7 @@ impl Replicas {
             can_answer: self.can_answer,
             writes: self.writes,
             pulse,
+            ask_again: pair::ASK_AGAIN,
         })
     }
 }

@@ -12,6 +12,7 @@ use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
 use axum::{Json, Router};
 use serde_json::{Value, json};
+use tokio::sync::watch;
 use tokio::time::sleep;
 
 /// The server. It ends with the test's runtime.
@@ -19,6 +20,17 @@ use tokio::time::sleep;
 pub(crate) struct Store {
     state: Arc<Mutex<State>>,
     address: std::net::SocketAddr,
+}
+
+/// The way of one client.
+#[derive(Debug)]
+pub(crate) struct Door(watch::Sender<bool>);
+
+impl Door {
+    /// Lets nothing through, or everything again.
+    pub(crate) fn shut(&self, is_shut: bool) {
+        self.0.send_replace(is_shut);
+    }
 }
 
 #[derive(Debug, Default)]
@@ -64,6 +76,25 @@ impl Store {
     pub(crate) fn client(&self) -> kube::Client {
         let config = kube::Config::new(format!("http://{}", self.address).parse().unwrap());
         kube::Client::try_from(config).unwrap()
+    }
+
+    /// A client with a way of its own to the server, which can be shut.
+    pub(crate) async fn client_behind_a_door(&self) -> (kube::Client, Door) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (shut, is_shut) = watch::channel(false);
+        let shared = self.clone();
+        let app = Router::new().fallback(move |method: Method, uri: Uri, body: Bytes| {
+            let (shared, mut is_shut) = (shared.clone(), is_shut.clone());
+            async move {
+                // What comes while it is shut gets no answer, as when packets vanish.
+                is_shut.wait_for(|is_shut| !is_shut).await.unwrap();
+                answer(&mut shared.lock(), &method, &uri, &body)
+            }
+        });
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        let config = kube::Config::new(format!("http://{address}").parse().unwrap());
+        (kube::Client::try_from(config).unwrap(), Door(shut))
     }
 
     /// The object at a path.

@@ -59,27 +59,45 @@ impl Options {
     }
 }
 
-/// Takes part in the election and publishes where this process stands, until `stop`. From `resign`
-/// on it gives the lease up and only looks on.
+/// The word to give the lease up, and when that is done. Clones are the same.
+#[derive(Debug, Clone, Default)]
+pub struct Resignation {
+    /// From here on this process only looks on.
+    pub asked: CancellationToken,
+    /// The lease is not this process's, as far as can be known.
+    pub done: CancellationToken,
+}
+
+/// Takes part in the election and publishes where this process stands, until `stop`, or until it has
+/// resigned.
 pub async fn run(
     client: kube::Client,
     options: Options,
     clock: Clock,
     standing: watch::Sender<Standing>,
-    resign: CancellationToken,
+    resignation: Resignation,
     stop: CancellationToken,
 ) {
+    let Resignation { asked: resign, done } = resignation;
     let api = Api::namespaced(client, &options.namespace);
     let mut candidate =
         Candidate { api, options, clock, seen: None, until: None, resigned: false, failing: None };
     loop {
         let started = Instant::now();
         candidate.resigned = resign.is_cancelled();
+        if candidate.resigned {
+            // Before the lease is written: the next leader may begin before the answer is here.
+            candidate.until = None;
+            candidate.publish(&standing);
+        }
         tokio::select! {
             () = stop.cancelled() => return,
             () = candidate.step() => {}
         }
         candidate.publish(&standing);
+        if candidate.resigned && candidate.failing.is_none() && !candidate.holds() {
+            done.cancel();
+        }
         let pause = candidate.options.interval.saturating_sub(started.elapsed());
         // A leader that cannot renew must say so in time, not at the next look.
         let left = candidate.until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -109,13 +127,10 @@ impl Seen {
         self.spec()?.holder_identity.as_deref().filter(|holder| !holder.is_empty())
     }
 
-    fn duration(&self) -> Duration {
-        let seconds = self.spec().and_then(|spec| spec.lease_duration_seconds).unwrap_or(0);
-        Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
-    }
-
-    fn has_run_out(&self) -> bool {
-        self.holder().is_none() || self.at.elapsed() >= self.duration()
+    /// Whether it is anybody's. How long a lease lasts is agreed by the program and not said by whoever
+    /// writes it: a short one would give its holder a rival, and a long one everybody nobody.
+    fn has_run_out(&self, duration: Duration) -> bool {
+        self.holder().is_none() || self.at.elapsed() >= duration
     }
 }
 
@@ -151,22 +166,26 @@ impl Candidate {
         self.failing = failure;
     }
 
-    /// How long one exchange with the API server may take: a leader has to be able to try again.
+    /// How long one exchange with the API server may take: a leader has to be able to try again, and to
+    /// say in time that it leads no more.
     fn patience(&self) -> Duration {
-        self.options.renew_within / 2
+        let patience = self.options.renew_within / 2;
+        let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
+        left.map_or(patience, |left| patience.min(left))
     }
 
     async fn try_step(&mut self) -> Result<(), kube::Error> {
+        if self.resigned && self.holds() {
+            return self.release().await;
+        }
         if self.until.is_none() || self.seen.is_none() {
             self.look().await?;
         }
         if self.resigned {
-            if self.until.is_some() {
-                self.release().await?;
-            }
-            return Ok(());
+            return if self.holds() { self.release().await } else { Ok(()) };
         }
-        let may_take = self.seen.as_ref().is_none_or(Seen::has_run_out);
+        let duration = self.options.duration;
+        let may_take = self.seen.as_ref().is_none_or(|seen| seen.has_run_out(duration));
         if self.until.is_none() && !may_take {
             return Ok(());
         }
@@ -224,13 +243,26 @@ impl Candidate {
         self.write(self.record(Some(&self.options.identity))).await
     }
 
+    /// Whether the lease is this process's, as it was last read.
+    fn holds(&self) -> bool {
+        let holder = self.seen.as_ref().and_then(Seen::holder);
+        holder == Some(&*self.options.identity)
+    }
+
     async fn release(&mut self) -> Result<(), kube::Error> {
-        // Whatever comes of it, this process decides no more.
-        self.until = None;
-        info!(lease = self.options.name, "the lease is given up");
         match self.write(self.record(None)).await {
-            Ok(written) => self.seen = Some(Seen { lease: written, at: Instant::now() }),
-            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
+            Ok(written) => {
+                info!(lease = self.options.name, "the lease is given up");
+                self.seen = Some(Seen { lease: written, at: Instant::now() });
+            }
+            // Another's, or gone, or its own last renewal, whose answer was lost.
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
+                self.look().await?;
+                if self.holds() {
+                    let written = self.write(self.record(None)).await?;
+                    self.seen = Some(Seen { lease: written, at: Instant::now() });
+                }
+            }
             Err(error) => return Err(error),
         }
         Ok(())
@@ -280,7 +312,8 @@ impl Candidate {
 
     /// Who is seen to lead. A holder of this process's own name is an earlier life of it.
     fn leader(&self) -> Option<Arc<str>> {
-        let seen = self.seen.as_ref().filter(|seen| !seen.has_run_out())?;
+        let duration = self.options.duration;
+        let seen = self.seen.as_ref().filter(|seen| !seen.has_run_out(duration))?;
         seen.holder().filter(|holder| **holder != *self.options.identity).map(Arc::from)
     }
 }

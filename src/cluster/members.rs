@@ -5,7 +5,7 @@
 //! election has its own Lease.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
@@ -39,6 +39,8 @@ pub struct Members {
     api: Api<Lease>,
     lease: Arc<str>,
     pod_uid: Option<Arc<str>>,
+    /// As they were last read.
+    seen: Arc<Mutex<Vec<Member>>>,
 }
 
 /// The record could not be read or written.
@@ -60,7 +62,8 @@ impl Members {
         pod_uid: Option<&str>,
     ) -> Members {
         let api = Api::namespaced(client, namespace);
-        Members { api, lease: lease.into(), pod_uid: pod_uid.map(Into::into) }
+        let seen = Arc::default();
+        Members { api, lease: lease.into(), pod_uid: pod_uid.map(Into::into), seen }
     }
 
     /// Says how this process is reached.
@@ -95,10 +98,26 @@ impl Members {
     /// When it cannot be read within 3 s.
     pub async fn find(&self, name: &str) -> Result<Option<Member>, Error> {
         let found = within("read", self.api.get_opt(&self.object_name(name))).await?;
-        let annotations = found.and_then(|lease| lease.metadata.annotations).unwrap_or_default();
-        let said = |key: &str| annotations.get(key).cloned();
-        let member = |(address, key)| Member { name: name.into(), address, key };
-        Ok(said(ADDRESS).zip(said(KEY)).map(member))
+        Ok(found.and_then(|lease| self.member(lease)))
+    }
+
+    /// All that have said how they are reached, this process among them.
+    ///
+    /// # Errors
+    ///
+    /// When they cannot be read within 3 s.
+    pub async fn list(&self) -> Result<Vec<Member>, Error> {
+        let params = ListParams::default().labels(&format!("{LEASE}={}", self.lease)).limit(500);
+        let leases = within("read", self.api.list(&params)).await?;
+        let all: Vec<_> = leases.into_iter().filter_map(|lease| self.member(lease)).collect();
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&all);
+        Ok(all)
+    }
+
+    /// All as they were last read: who is cut off from the API server still knows whom to follow.
+    #[must_use]
+    pub fn last_seen(&self) -> Vec<Member> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Whether a key is that of any replica.
@@ -107,13 +126,14 @@ impl Members {
     ///
     /// When they cannot be read within 3 s.
     pub async fn knows(&self, key: &str) -> Result<bool, Error> {
-        let params = ListParams::default().labels(&format!("{LEASE}={}", self.lease)).limit(500);
-        let leases = within("read", self.api.list(&params)).await?;
-        let has_key = |lease: &Lease| {
-            lease.metadata.annotations.as_ref().and_then(|all| all.get(KEY)).map(String::as_str)
-                == Some(key)
-        };
-        Ok(leases.iter().any(has_key))
+        Ok(self.list().await?.iter().any(|member| member.key == key))
+    }
+
+    fn member(&self, lease: Lease) -> Option<Member> {
+        let name = lease.metadata.name?;
+        let name = name.strip_prefix(&self.object_name(""))?.into();
+        let mut said = lease.metadata.annotations?;
+        Some(Member { name, address: said.remove(ADDRESS)?, key: said.remove(KEY)? })
     }
 
     fn object_name(&self, member: &str) -> String {

@@ -5,7 +5,7 @@
 //!
 //! A workload's shard is a hash of its key, and their number a power of two that grows until each
 //! stays below [`MAX_SHARD_BYTES`]. Where a workload is in two, after their number has changed, the
-//! later save counts.
+//! later write counts, in the order of the API server: those who saved may have had different clocks.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -104,15 +104,17 @@ impl Shards {
                 .map_err(|_elapsed| Error::List("no answer in time".to_owned()))?
                 .map_err(|error| Error::List(describe(&error)))?;
             for shard in page.items {
-                restored.extend(self.take(shard).await);
+                let version = shard.metadata.resource_version.as_deref();
+                let version: u64 = version.and_then(|it| it.parse().ok()).unwrap_or(0);
+                restored.extend(self.take(shard).await.map(|shard| (version, shard)));
             }
             match page.metadata.continue_.filter(|token| !token.is_empty()) {
                 Some(token) => params = self.list_params().continue_token(&token),
                 None => break,
             }
         }
-        restored.sort_by_key(|shard| shard.saved_at);
-        Ok(restored)
+        restored.sort_by_key(|(version, _)| *version);
+        Ok(restored.into_iter().map(|(_, shard)| shard).collect())
     }
 
     /// Replaces what is saved, within about `over`, while this process leads.

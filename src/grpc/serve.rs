@@ -2,17 +2,24 @@
 //!
 //! Must not share a thread with decisions, scrapes or API calls: an answer may not wait for them.
 
+use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::stream::unfold;
+use futures_util::Stream;
+use futures_util::stream::{StreamExt as _, unfold};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Mutex, oneshot, watch};
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use tonic::server::NamedService;
 use tonic::transport::server::{Connected, Router};
 use tonic_health::ServingStatus;
+use tonic_health::pb::health_server::{Health, HealthServer};
 
 use super::observe::RpcMetrics;
 use super::service::{Service, jittered};
@@ -73,6 +80,10 @@ pub struct Options {
     /// Time between pings of a client; one that leaves a ping unanswered for a third of it is cut
     /// off. Default 30 s.
     pub ping_interval: Duration,
+    /// How long the process has to be not ready before its connections are told to go away, and how
+    /// often from then on. Default 8 s: by then a Service of Kubernetes sends nobody here who connects
+    /// anew (three probes, 2 s apart, and its endpoints).
+    pub move_after: Duration,
     /// Certificate files; `None` serves plaintext.
     pub tls: Option<Tls>,
     /// Beaten each second while the service's threads turn; `None` shows it to nobody.
@@ -86,6 +97,7 @@ impl Default for Options {
             drain_delay: Duration::from_secs(5),
             grace: Duration::from_secs(5),
             ping_interval: Duration::from_secs(30),
+            move_after: Duration::from_secs(8),
             tls: None,
             pulse: None,
         }
@@ -97,7 +109,7 @@ impl Default for Options {
 pub enum Error {
     /// The listener, a thread or the runtime could not be set up.
     #[error("the gRPC service could not be started")]
-    Start(#[source] std::io::Error),
+    Start(#[source] io::Error),
     /// The reflection service could not be made from the descriptors.
     #[error("the proto descriptors could not be read")]
     Descriptors(#[source] tonic_reflection::server::Error),
@@ -164,7 +176,7 @@ pub fn spawn(
     spawn_on(runtime, listener, registry, metrics, options, shutdown)
 }
 
-fn runtime() -> std::io::Result<Runtime> {
+fn runtime() -> io::Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)
         .thread_name("grpc")
@@ -175,7 +187,7 @@ fn runtime() -> std::io::Result<Runtime> {
 /// `runtime` is called on the service's own thread: one that is dropped where tasks run, as on the
 /// way out of a fault here, panics.
 fn spawn_on(
-    runtime: impl FnOnce() -> std::io::Result<Runtime> + Send + 'static,
+    runtime: impl FnOnce() -> io::Result<Runtime> + Send + 'static,
     listener: std::net::TcpListener,
     registry: Registry,
     metrics: RpcMetrics,
@@ -216,32 +228,19 @@ struct Serving {
 
 impl Serving {
     async fn run(
-        self,
+        mut self,
         listener: std::net::TcpListener,
         ready: watch::Receiver<bool>,
     ) -> Result<(), Error> {
         let listener = TcpListener::from_std(listener).map_err(Error::Start)?;
-        let streams_end = CancellationToken::new();
-        let router = self.router(ready, streams_end.clone()).await?;
-
-        let Options { drain_delay, grace, pulse, .. } = self.options;
-        let shutdown = self.shutdown.clone();
-        let drained = CancellationToken::new();
-        let begin_drain = {
-            let drained = drained.clone();
-            async move {
-                shutdown.cancelled().await;
-                tokio::time::sleep(drain_delay).await;
-                streams_end.cancel();
-                drained.cancel();
-            }
-        };
         let places = Places::new(MAX_CONNECTIONS);
+        let drained = CancellationToken::new();
+        let acceptor = self.acceptor.take();
         let serve = async {
-            match self.acceptor {
+            match acceptor {
                 Some(acceptor) => {
                     let incoming = acceptor.incoming(listener, places);
-                    router.serve_with_incoming_shutdown(incoming, begin_drain).await
+                    self.serve(incoming, ready, &drained).await
                 }
                 None => {
                     let incoming = unfold((listener, places), async |(listener, places)| {
@@ -249,27 +248,75 @@ impl Serving {
                         let stream = stream.set_nodelay(true).map(|()| guarded(stream, place));
                         Some((stream, (listener, places)))
                     });
-                    router.serve_with_incoming_shutdown(incoming, begin_drain).await
+                    self.serve(incoming, ready, &drained).await
                 }
             }
         };
-        let out_of_grace = async {
-            drained.cancelled().await;
-            tokio::time::sleep(grace).await;
+        let end = async {
+            self.shutdown.cancelled().await;
+            sleep(self.options.drain_delay).await;
+            drained.cancel();
+            sleep(self.options.grace).await;
         };
         tokio::select! {
-            served = serve => served.map_err(Error::Transport),
-            () = beat(pulse) => Ok(()),
-            () = out_of_grace => {
+            served = serve => served,
+            () = beat(self.options.pulse.clone()) => Ok(()),
+            () = end => {
                 tracing::warn!("connections still open at the end of the grace are dropped");
                 Ok(())
             }
         }
     }
 
-    async fn router(
+    /// Serves in turns until `drained`: when the process is no longer ready a turn ends, and with it the
+    /// connections that it has accepted, so that who is connected asks where there is an answer.
+    async fn serve<T>(
         &self,
-        ready: watch::Receiver<bool>,
+        incoming: impl Stream<Item = io::Result<Guarded<T>>> + Send + 'static,
+        mut ready: watch::Receiver<bool>,
+        drained: &CancellationToken,
+    ) -> Result<(), Error>
+    where
+        T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let (reporter, health) = tonic_health::server::health_reporter();
+        report(&reporter, false).await;
+        tokio::spawn(follow_readiness(reporter, ready.clone(), self.shutdown.clone()));
+        let incoming = Arc::new(Mutex::new(Box::pin(incoming)));
+        let turns = TaskTracker::new();
+        let mut was_ready = false;
+        loop {
+            let (streams_end, turn_end) = (CancellationToken::new(), CancellationToken::new());
+            let router = self.router(health.clone(), streams_end.clone())?;
+            let accepted = unfold(Arc::clone(&incoming), async |incoming| {
+                let next = incoming.lock().await.next().await?;
+                Some((next, incoming))
+            });
+            let ended = turn_end.clone().cancelled_owned();
+            let mut turn = turns.spawn(router.serve_with_incoming_shutdown(accepted, ended));
+            let is_last = tokio::select! {
+                served = &mut turn => {
+                    return served.map_err(|_panicked| Error::Thread)?.map_err(Error::Transport);
+                }
+                () = drained.cancelled() => true,
+                () = lost(&mut ready, &mut was_ready, self.options.move_after) => false,
+            };
+            streams_end.cancel();
+            turn_end.cancel();
+            if is_last {
+                // With it goes the listener.
+                drop(incoming);
+                turns.close();
+                turns.wait().await;
+                return Ok(());
+            }
+            tracing::info!("not ready: connections are told to go away");
+        }
+    }
+
+    fn router<H: Health>(
+        &self,
+        health: HealthServer<H>,
         streams_end: CancellationToken,
     ) -> Result<Router, Error> {
         let service = Service {
@@ -280,10 +327,6 @@ impl Serving {
         };
         let scaler =
             ExternalScalerServer::new(service).max_decoding_message_size(MAX_MESSAGE_BYTES);
-
-        let (reporter, health) = tonic_health::server::health_reporter();
-        report(&reporter, false).await;
-        tokio::spawn(follow_readiness(reporter, ready, self.shutdown.clone()));
 
         let descriptors = || {
             tonic_reflection::server::Builder::configure()
@@ -332,6 +375,26 @@ async fn beat(pulse: Option<Pulse>) {
     }
 }
 
+/// Ends when the process has been ready before and not for `within`.
+async fn lost(ready: &mut watch::Receiver<bool>, was_ready: &mut bool, within: Duration) {
+    loop {
+        if *ready.borrow_and_update() {
+            *was_ready = true;
+        } else if *was_ready {
+            match timeout(within, ready.wait_for(|ready| *ready)).await {
+                Err(_elapsed) => return,
+                Ok(Ok(_)) => continue,
+                Ok(Err(_ended)) => break,
+            }
+        }
+        if ready.changed().await.is_err() {
+            break;
+        }
+    }
+    // Nobody says any more; the end is near.
+    std::future::pending().await
+}
+
 /// Carries the readiness to the health service; a shutdown turns it off for good.
 async fn follow_readiness(
     reporter: tonic_health::server::HealthReporter,
@@ -363,22 +426,22 @@ mod tests {
 
     use super::*;
     use crate::clock::Clock;
-    use crate::health::Health;
+    use crate::health;
     use crate::registry::Limits;
 
     async fn until(reached: impl Fn() -> bool) {
         let wait = async {
             while !reached() {
-                tokio::time::sleep(Duration::from_millis(20)).await;
+                sleep(Duration::from_millis(20)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(60), wait).await.expect("within a minute");
+        timeout(Duration::from_secs(60), wait).await.expect("within a minute");
     }
 
     #[tokio::test]
     async fn a_runtime_whose_workers_hang_is_known_as_hung_until_they_turn_again() {
         let clock = Clock::start();
-        let health = Health::with_limit(clock, 3_000);
+        let health = health::Health::with_limit(clock, 3_000);
         let options = Options { pulse: Some(health.pulse("grpc")), ..Options::default() };
         let runtime = runtime().unwrap();
         let workers = runtime.handle().clone();

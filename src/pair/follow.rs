@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
@@ -15,12 +16,13 @@ use tokio_rustls::TlsConnector;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 use tonic::transport::{Channel, Endpoint};
-use tracing::{debug, info};
+use tracing::{info, warn};
 
 use super::entry::{self, Received};
 use super::wire::pair_client::PairClient;
 use super::{MAX_MESSAGE_BYTES, Shared, identity, wire};
 use crate::cluster::members::Member;
+use crate::decision::Moment;
 use crate::inventory::WorkloadKey;
 use crate::registry::{Tracker, TrackerKey};
 
@@ -28,6 +30,8 @@ use crate::registry::{Tracker, TrackerKey};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(6);
 /// The leader gives a sign of life each second; after this its stream is dead.
 const SILENCE: Duration = Duration::from_secs(5);
+/// Clocks that are kept differ by milliseconds.
+const MAX_SKEW_MS: i64 = 5_000;
 /// Answers of triggers that are not in the own inventory yet: the leader's may be ahead by a moment.
 const MAX_PENDING: usize = 1_000;
 /// Most triggers that are told at once: 16 KiB each at most, so 4 MiB.
@@ -54,6 +58,9 @@ pub(super) enum Error {
     /// The stream was refused or has broken.
     #[error("the leader's stream has ended: {0}")]
     Stream(String),
+    /// The own inventory is behind: the answers come again once it is followed anew.
+    #[error("more than {MAX_PENDING} answers are of workloads that are not listed here yet")]
+    Ahead,
     /// Nothing came.
     #[error("the leader has been silent for {} s", SILENCE.as_secs())]
     Silent,
@@ -97,17 +104,13 @@ pub(super) async fn follow(
         .map_err(|_elapsed| Error::Silent)?
         .map_err(|status| Error::Stream(status.message().to_owned()))?
         .into_inner();
-    let mut mirror = Mirror { shared, pending: HashMap::new(), is_whole: false, partial: 0 };
-    let mut told_at = None;
+    let mut mirror = Mirror::new(shared);
+    let mut told = HashMap::new();
     loop {
         let batch = next(&mut stream).await?;
         let taken = batch.number;
-        mirror.take(batch);
-        let due = told_at.is_none_or(|at: Instant| at.elapsed() >= TELL_INTERVAL);
-        let triggers = if due { brought(shared) } else { Vec::new() };
-        if due {
-            told_at = Some(Instant::now());
-        }
+        mirror.take(batch)?;
+        let triggers = brought(shared, &mut told);
         let message = wire::FromFollower { taken, triggers };
         to.send(message).await.map_err(|_closed| Error::Stream("closed".to_owned()))?;
     }
@@ -122,34 +125,52 @@ async fn next(stream: &mut Streaming<wire::Batch>) -> Result<wire::Batch, Error>
     }
 }
 
-/// The triggers that only calls have brought, so that the leader decides for them too.
-fn brought(shared: &Shared) -> Vec<wire::Trigger> {
+/// The triggers that only calls have brought and that are to be told now, so that the leader decides for
+/// them too: each at once, and then again and again.
+fn brought(shared: &Shared, told: &mut HashMap<TrackerKey, Instant>) -> Vec<wire::Trigger> {
     let trackers = shared.parts.registry.trackers();
+    told.retain(|_, at| at.elapsed() < TELL_INTERVAL);
     let trigger = |tracker: &Arc<Tracker>| {
         let metadata = tracker.brought_by.as_ref()?;
         let workload = Some(entry::workload(&tracker.key.workload));
         Some(wire::Trigger { workload, metadata: metadata.iter().cloned().collect() })
     };
     let unlisted = trackers.iter().filter(|tracker| !tracker.is_listed());
-    unlisted.filter_map(trigger).take(MAX_TRIGGERS).collect()
+    let due: Vec<_> =
+        unlisted.filter(|own| !told.contains_key(&own.key)).take(MAX_TRIGGERS).collect();
+    told.extend(due.iter().map(|own| (own.key.clone(), Instant::now())));
+    due.into_iter().filter_map(trigger).collect()
 }
 
 /// The leader's answers on their way to the own registry.
-struct Mirror<'a> {
+pub(super) struct Mirror<'a> {
     shared: &'a Shared,
-    /// Of triggers that the own inventory does not have yet.
-    pending: HashMap<TrackerKey, Received>,
     is_whole: bool,
+    /// It is told that the clocks differ.
+    is_skewed: bool,
     partial: u64,
 }
 
 impl Mirror<'_> {
-    fn take(&mut self, batch: wire::Batch) {
+    pub(super) fn new(shared: &Shared) -> Mirror<'_> {
+        // All of them come again.
+        shared.pending().clear();
+        Mirror { shared, is_whole: false, is_skewed: false, partial: 0 }
+    }
+
+    pub(super) fn take(&mut self, batch: wire::Batch) -> Result<(), Error> {
         let parts = &self.shared.parts;
         let now = parts.clock.now();
         let later_ms = now.0.saturating_sub(batch.now_ms);
-        for pending in std::mem::take(&mut self.pending).into_values() {
-            self.put(pending);
+        if later_ms.abs() > MAX_SKEW_MS && !std::mem::replace(&mut self.is_skewed, true) {
+            warn!(
+                later_ms,
+                "the clocks of the replicas differ: what was learned bears the leader's time"
+            );
+        }
+        let pending = std::mem::take(&mut *self.shared.pending());
+        for pending in pending.into_values() {
+            self.put(pending)?;
         }
         for entry in batch.entries {
             let Some(received) = entry::received(entry, later_ms) else { continue };
@@ -162,41 +183,41 @@ impl Mirror<'_> {
                     );
                 }
             }
-            self.put(received);
+            self.put(received)?;
         }
         for woken in batch.wakes {
             let Some(workload) = woken.workload else { continue };
             let key = WorkloadKey::new(&workload.namespace, &workload.name);
-            // The bound on what is remembered: known workloads only.
-            if parts.registry.inventory().workloads.contains_key(&key) {
-                parts.wakes.request(&key, now.minus_millis(woken.age_ms), false);
-            }
+            // Also of a workload that is not listed here yet, since it is acknowledged; the leader knows
+            // it, which bounds what is remembered.
+            parts.wakes.request(&key, now.minus_millis(woken.age_ms), false);
         }
+        self.shared.is_unread.store(batch.unread, Ordering::Release);
         self.is_whole |= batch.whole;
         if self.is_whole {
-            self.shared.mirrored();
+            self.shared.mirrored(Moment(batch.now_ms));
         }
+        Ok(())
     }
 
-    fn put(&mut self, received: Received) {
+    fn put(&mut self, mut received: Received) -> Result<(), Error> {
         let parts = &self.shared.parts;
         let trackers = parts.registry.trackers();
+        // Also of a trigger that is not tracked here: it may have to be led before it is.
+        if let Some(state) = received.state.take() {
+            parts.states.put(received.key.clone(), state.handed_over());
+        }
         let found = trackers.binary_search_by(|tracker| tracker.key.cmp(&received.key));
         let Some(tracker) = found.ok().and_then(|index| trackers.get(index)) else {
-            if self.pending.len() < MAX_PENDING {
-                self.pending.insert(received.key.clone(), received);
-            } else {
-                debug!(workload = %received.key.workload, "an answer came before its workload");
-            }
-            return;
+            let mut pending = self.shared.pending();
+            pending.insert(received.key.clone(), received);
+            return if pending.len() > MAX_PENDING { Err(Error::Ahead) } else { Ok(()) };
         };
-        if let Some(state) = received.state {
-            parts.states.put(tracker.key.clone(), state.handed_over());
-        }
         // Before the answer, whose reader may look for it.
         if received.observation.is_some() {
             tracker.observed.store(received.observation);
         }
         tracker.publish(received.published);
+        Ok(())
     }
 }

@@ -13,26 +13,25 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
+use super::archive::Archive;
 use super::identity::Identity;
 use super::{BEAT, FALLBACK_AFTER, STALE, Shared, follow};
-use crate::cluster::shards::Shards;
-use crate::cluster::{Client, deletion, events};
+use crate::cluster::{Client, deletion, events, lease};
 use crate::decision::{Answer, Mode, Unavailable};
 use crate::health::Pulse;
 use crate::lead::Standing;
 use crate::registry::Published;
-use crate::statedir::{Restored, SAVE_INTERVAL_MS};
 use crate::telemetry::ErrorChain;
-use crate::tick::{self, Parts};
+use crate::tick;
 
 /// What was followed until now is as good as own memory; after a longer gap it is a restart's.
 const SEAMLESS_MS: u64 = 60_000;
-/// Time between two tries to reach the leader, or what was saved.
+/// Time between two tries to reach the leader.
 const RETRY: Duration = Duration::from_millis(500);
-/// How long a new leader tries to read what was saved before it decides without.
-const RECALL: Duration = Duration::from_secs(30);
 /// How long the last states may take to the followers, and to the shards.
 const HAND_OVER: Duration = Duration::from_secs(3);
+/// How long giving the lease up may take.
+const GIVE_UP: Duration = Duration::from_secs(2);
 /// Time between two looks of a follower at what it would have to know as the leader.
 const KEEP_WARM: Duration = Duration::from_secs(20);
 
@@ -43,11 +42,11 @@ pub(super) struct Office {
     pub(super) identity: Identity,
     pub(super) client: Client,
     pub(super) idle_pods_first: bool,
-    pub(super) shards: Arc<tokio::sync::Mutex<Shards>>,
+    pub(super) archive: Arc<Archive>,
     pub(super) standing: watch::Receiver<Standing>,
     pub(super) can_answer: watch::Sender<bool>,
     pub(super) pulse: Pulse,
-    pub(super) resign: CancellationToken,
+    pub(super) resignation: lease::Resignation,
     pub(super) leaving: CancellationToken,
     pub(super) answered: CancellationToken,
 }
@@ -67,7 +66,9 @@ impl Office {
     /// Leads or stands by until nobody asks this process any more.
     pub(super) async fn run(&mut self) {
         while !self.answered.is_cancelled() {
-            if is_leading(&self.standing.borrow_and_update()) && !self.resign.is_cancelled() {
+            if is_leading(&self.standing.borrow_and_update())
+                && !self.resignation.asked.is_cancelled()
+            {
                 match self.lead().await {
                     Ended::Lost => warn!("leading no more: another decides, or nobody"),
                     Ended::Leaving => self.hand_over().await,
@@ -95,12 +96,15 @@ impl Office {
             writers.spawn(deletion::run(client, registry, clock, end.clone()));
         }
         writers.spawn(events::run(client, registry, clock, end.clone()));
-        let saves = tokio::spawn(keep_saving(Arc::clone(&self.shards), Arc::clone(parts)));
-        let saves = AbortOnDropHandle::new(saves);
+        let saves = tokio::spawn(Arc::clone(&self.archive).keep_saving(Arc::clone(&self.shared)));
+        let mut saves = AbortOnDropHandle::new(saves);
         let mut looks = interval(BEAT);
         let why = loop {
             tokio::select! {
+                // None of them ends by itself: the process must not go on without it.
                 _ = &mut ticks => break Ended::Broken,
+                _ = &mut saves => break Ended::Broken,
+                Some(_) = writers.join_next() => break Ended::Broken,
                 () = self.answered.cancelled() => break Ended::Leaving,
                 changed = self.standing.changed() => if changed.is_err() { break Ended::Broken },
                 _ = looks.tick() => {}
@@ -109,7 +113,7 @@ impl Office {
                 break Ended::Lost;
             }
             // While it decides, and not when it learns that it did no more: meanwhile another may have.
-            self.shared.mirrored();
+            self.shared.mirrored(self.shared.parts.clock.now());
             if self.leaving.is_cancelled() && self.shared.followers.count() > 0 {
                 break Ended::Leaving;
             }
@@ -131,60 +135,23 @@ impl Office {
         let gap_ms = known.map(|known| parts.clock.now().millis_since(known.moment));
         if gap_ms.is_some_and(|gap_ms| gap_ms < SEAMLESS_MS) {
             info!(gap_ms, "going on from the last leader's state");
+            self.archive.go_on().await;
             return;
         }
         parts.states.restart();
-        let saved = self.saved().await;
-        let since = known.map(|known| known.moment);
-        let mut restored = 0_usize;
-        for shard in saved {
-            if since.is_some_and(|since| shard.saved_at <= Some(since)) {
-                continue;
-            }
-            for (key, state) in shard.states {
-                restored += 1;
-                parts.states.put(key, state.restored());
-            }
-        }
-        info!(restored, "what was saved is restored");
-    }
-
-    /// What was saved; nothing where it cannot be read for too long.
-    async fn saved(&self) -> Vec<Restored> {
-        let started = Instant::now();
-        let mut is_told = false;
-        loop {
-            self.pulse.beat();
-            match self.shards.lock().await.restore().await {
-                Ok(saved) => return saved,
-                Err(_) if is_told => {}
-                Err(error) => {
-                    warn!(%error, "reading what was learned is tried for {} s", RECALL.as_secs());
-                    is_told = true;
-                }
-            }
-            if started.elapsed() >= RECALL || !self.shared.parts.lead.decides() {
-                return Vec::new();
-            }
-            sleep(RETRY).await;
-        }
+        let since = known.map(|known| known.saved_until);
+        self.archive.recall(&self.shared, since, &self.pulse).await;
     }
 
     /// Gives everything away and then the lease.
     async fn hand_over(&self) {
-        let parts = &self.shared.parts;
         let has_followers = self.shared.followers.count() > 0;
         let told = self.shared.followers.have_all(true, HAND_OVER);
-        let saved = async {
-            let mut shards = self.shards.lock().await;
-            timeout(HAND_OVER, save(&mut shards, parts, Duration::ZERO)).await
-        };
+        let saved = timeout(HAND_OVER, self.archive.save(&self.shared, Duration::ZERO));
         let (told, saved) = tokio::join!(told, saved);
         info!(has_followers, told, saved = saved.is_ok(), "handing over");
-        self.resign.cancel();
-        let mut standing = self.standing.clone();
-        let given_up = standing.wait_for(|standing| !is_leading(standing));
-        if timeout(2 * BEAT, given_up).await.is_err() {
+        self.resignation.asked.cancel();
+        if timeout(GIVE_UP, self.resignation.done.cancelled()).await.is_err() {
             warn!("the lease could not be given up; it runs out by itself");
         }
     }
@@ -193,9 +160,11 @@ impl Office {
     async fn stand_by(&mut self) {
         // Who follows this process later is to get what it will have recalled then.
         self.shared.has_recalled.store(false, Ordering::Release);
-        let mut following: Option<(Arc<str>, AbortOnDropHandle<()>)> = None;
+        let mut following: Option<(Option<Arc<str>>, AbortOnDropHandle<()>)> = None;
         let mut beats = interval(BEAT);
         let mut warmed_at: Option<Instant> = None;
+        let mut trackers = self.shared.parts.registry.changes();
+        trackers.mark_changed();
         loop {
             tokio::select! {
                 () = self.answered.cancelled() => break,
@@ -205,33 +174,35 @@ impl Office {
             self.pulse.beat();
             if self.leaving.is_cancelled() {
                 // Another shall lead if the leader goes too.
-                self.resign.cancel();
+                self.resignation.asked.cancel();
             }
             if warmed_at.is_none_or(|at| at.elapsed() >= KEEP_WARM) {
                 warmed_at = Some(Instant::now());
                 tick::stand_by(&self.shared.parts);
                 self.shared.parts.registry.drop_idle();
             }
+            if trackers.has_changed().is_ok_and(|has| has) {
+                trackers.mark_unchanged();
+                self.shared.forget_untracked();
+            }
             let standing = self.standing.borrow_and_update().clone();
             let seen = match standing {
-                Standing::Alone | Standing::Leading { .. } if !self.resign.is_cancelled() => break,
+                _ if is_leading(&standing) && !self.resignation.asked.is_cancelled() => break,
                 Standing::Alone | Standing::Leading { .. } => None,
                 Standing::Following { leader } => leader,
             };
+            let is_leader_seen = seen.is_some();
             // One that is no longer seen to lead may well lead: the API server may be what is lost.
+            let is_another = following.as_ref().is_none_or(|(leader, task)| {
+                task.is_finished() || (is_leader_seen && *leader != seen)
+            });
             // Without the own list of workloads nothing of the leader's could be kept.
-            if let Some(seen) = &seen
-                && self.shared.parts.registry.inventory().synced
-                && following.as_ref().is_none_or(|(leader, _)| leader != seen)
-            {
-                let keep = keep_following(
-                    Arc::clone(&self.shared),
-                    self.identity.clone(),
-                    Arc::clone(seen),
-                );
-                following = Some((Arc::clone(seen), AbortOnDropHandle::new(tokio::spawn(keep))));
+            if is_another && self.shared.parts.registry.inventory().synced {
+                let keep =
+                    keep_following(Arc::clone(&self.shared), self.identity.clone(), seen.clone());
+                following = Some((seen, AbortOnDropHandle::new(tokio::spawn(keep))));
             }
-            self.judge_age(seen.is_some());
+            self.judge_age(is_leader_seen);
         }
         if let Some((_, following)) = following {
             following.abort();
@@ -276,23 +247,28 @@ pub(super) fn fallback(published: &Published) -> Option<Published> {
 }
 
 pub(super) fn is_leading(standing: &Standing) -> bool {
-    matches!(standing, Standing::Alone | Standing::Leading { .. })
+    match standing {
+        Standing::Alone => true,
+        // What has run out is not told before the API server has answered.
+        Standing::Leading { until } => Instant::now() < *until,
+        Standing::Following { .. } => false,
+    }
 }
 
-/// Follows one leader, again after each break, until dropped.
-async fn keep_following(shared: Arc<Shared>, identity: Identity, leader: Arc<str>) {
+/// Follows one leader, or whoever leads, again after each break, until dropped.
+async fn keep_following(shared: Arc<Shared>, identity: Identity, leader: Option<Arc<str>>) {
     let mut told = String::new();
     let mut pause = RETRY;
     loop {
         let started = Instant::now();
-        let why = follow_once(&shared, &identity, &leader).await;
+        let why = follow_once(&shared, &identity, leader.as_deref()).await;
         shared.set_leader(None);
         if started.elapsed() > STALE {
             pause = RETRY;
             told.clear();
         }
         if why != told {
-            info!(%leader, why, "the leader is not followed now");
+            info!(leader = leader.as_deref(), why, "the leader is not followed now");
             told = why;
         }
         sleep(pause).await;
@@ -300,37 +276,31 @@ async fn keep_following(shared: Arc<Shared>, identity: Identity, leader: Arc<str
     }
 }
 
-/// Follows until it breaks; says why.
-async fn follow_once(shared: &Shared, identity: &Identity, leader: &str) -> String {
-    let member = match shared.members.find(leader).await {
-        Ok(Some(member)) => member,
-        Ok(None) => return "it has not said how it is reached".to_owned(),
-        Err(error) => return error.to_string(),
+/// Follows until it breaks; says why. Where nobody can be seen to lead, or be looked up, whoever was
+/// known last is asked in turn: who does not lead refuses.
+async fn follow_once(shared: &Shared, identity: &Identity, leader: Option<&str>) -> String {
+    let found = match leader {
+        Some(name) => shared.members.find(name).await.map(Some),
+        None => Ok(None),
     };
-    let client = match follow::connect(identity, &member).await {
-        Ok(client) => client,
-        Err(error) => return ErrorChain(&error).to_string(),
+    let (mut why, members) = match found {
+        Ok(Some(Some(member))) => (String::new(), vec![member]),
+        Ok(Some(None)) => return "it has not said how it is reached".to_owned(),
+        Ok(None) => ("no other replica is known".to_owned(), shared.members.last_seen()),
+        Err(error) => (error.to_string(), shared.members.last_seen()),
     };
-    shared.set_leader(Some(client.clone()));
-    let Err(error) = follow::follow(shared, client).await;
-    ErrorChain(&error).to_string()
-}
-
-/// Saves the state again and again, until dropped.
-async fn keep_saving(shards: Arc<tokio::sync::Mutex<Shards>>, parts: Arc<Parts>) {
-    let interval = Duration::from_millis(SAVE_INTERVAL_MS);
-    loop {
-        sleep(interval).await;
-        // Spread over a fifth of the interval, so that a large fleet is no burst of writes.
-        save(&mut *shards.lock().await, &parts, interval / 5).await;
+    for member in members.iter().filter(|member| member.name != shared.own) {
+        let client = match follow::connect(identity, member).await {
+            Ok(client) => client,
+            Err(error) => {
+                why = ErrorChain(&error).to_string();
+                continue;
+            }
+        };
+        shared.set_leader(Some(client.clone()));
+        let Err(error) = follow::follow(shared, client).await;
+        shared.set_leader(None);
+        why = ErrorChain(&error).to_string();
     }
-}
-
-async fn save(shards: &mut Shards, parts: &Parts, over: Duration) {
-    let states = parts.states.snapshot(&parts.registry.inventory());
-    let saved = shards.save(parts.clock.now(), &states, &parts.lead, over).await;
-    parts.metrics.state_saved(saved.is_ok());
-    if let Err(error) = saved {
-        warn!(%error, "what was learned could not be saved");
-    }
+    why
 }

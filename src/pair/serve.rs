@@ -4,9 +4,10 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
+use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use prost::Message as _;
@@ -19,6 +20,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
+use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo};
 use tonic::{Request, Response, Status, Streaming};
 use tracing::{debug, info, warn};
 
@@ -45,6 +47,8 @@ const BATCH_BYTES: usize = 256 * 1024;
 const BATCHES: usize = 4;
 /// Connections whose peer is being asked for its key; replicas are two.
 const MAX_HANDSHAKES: usize = 8;
+/// Of these from one address: who only connects and says nothing keeps no replica out.
+const MAX_HANDSHAKES_OF_ONE: usize = 2;
 /// A handshake takes two round trips, the look-up of its key one to the API server.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// A connection that is silent for longer than both is cut.
@@ -85,6 +89,7 @@ async fn accept(
     accepted: &mpsc::Sender<Accepted>,
 ) {
     let handshakes = Arc::new(Semaphore::new(MAX_HANDSHAKES));
+    let of_each = Arc::new(Mutex::new(HashMap::new()));
     loop {
         let Ok(turn) = Arc::clone(&handshakes).acquire_owned().await else { return };
         let Ok((stream, peer)) = listener.accept().await else {
@@ -92,16 +97,53 @@ async fn accept(
             sleep(LOOK).await;
             continue;
         };
+        let Some(seat) = Seat::of(peer.ip(), &of_each) else {
+            debug!(%peer, "too many handshakes from one address");
+            continue;
+        };
         let (acceptor, accepted) = (acceptor.clone(), accepted.clone());
         let shared = Arc::clone(shared);
         tokio::spawn(async move {
-            let _turn = turn;
+            let _held = (turn, seat);
             match timeout(HANDSHAKE_TIMEOUT, admit(stream, acceptor, &shared)).await {
                 Ok(Ok(stream)) => drop(accepted.send(Ok(stream)).await),
                 Ok(Err(why)) => warn!(%peer, why, "a connection to the pair's port is refused"),
                 Err(_elapsed) => debug!(%peer, "a handshake with the pair's port timed out"),
             }
         });
+    }
+}
+
+type OfEach = Arc<Mutex<HashMap<IpAddr, usize>>>;
+
+/// One of the handshakes of one address.
+struct Seat {
+    peer: IpAddr,
+    of_each: OfEach,
+}
+
+impl Seat {
+    /// A further one, if it may have one.
+    fn of(peer: IpAddr, of_each: &OfEach) -> Option<Seat> {
+        let mut counts = of_each.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(peer).or_insert(0);
+        if *count >= MAX_HANDSHAKES_OF_ONE {
+            return None;
+        }
+        *count += 1;
+        Some(Seat { peer, of_each: Arc::clone(of_each) })
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut counts = self.of_each.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = counts.get_mut(&self.peer) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.peer);
+            }
+        }
     }
 }
 
@@ -142,10 +184,15 @@ impl Pair for Service {
         if !self.shared.has_recalled.load(Ordering::Acquire) {
             return Err(Status::unavailable("it does not know yet what was learned before"));
         }
+        let tls = request.extensions().get::<TlsConnectInfo<TcpConnectInfo>>();
+        let certificates = tls.and_then(|tls| tls.peer_certs());
+        let key = identity::peer_key(certificates.as_deref().map(Vec::as_slice))
+            .ok_or_else(|| Status::unauthenticated("it has shown no key"))?;
         let (to, batches) = mpsc::channel(BATCHES);
         let feed = Feed {
             shared: Arc::clone(&self.shared),
             connection: self.shared.followers.connect(),
+            key,
             to,
             sent: HashMap::new(),
             wakes_told: 0,
@@ -201,6 +248,8 @@ struct Sent {
 struct Feed {
     shared: Arc<Shared>,
     connection: Connection,
+    /// The follower's.
+    key: String,
     to: mpsc::Sender<Result<wire::Batch, Status>>,
     sent: HashMap<TrackerKey, Sent>,
     wakes_told: u64,
@@ -226,9 +275,17 @@ impl Feed {
         let mut looks = interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut demand = self.connection.demand.clone();
+        let disowned = disowned(Arc::clone(&self.shared), self.key.clone());
+        tokio::pin!(disowned);
         loop {
             tokio::select! {
                 () = self.to.closed() => break,
+                () = &mut disowned => {
+                    let why = "its key is no replica's any more";
+                    warn!(why, "a replica is not served on");
+                    drop(self.to.try_send(Err(Status::permission_denied(why))));
+                    break;
+                }
                 changed = taken.changed() => {
                     if changed.is_err() {
                         break;
@@ -325,7 +382,11 @@ impl Feed {
     }
 
     fn batch(&self) -> wire::Batch {
-        wire::Batch { now_ms: self.shared.parts.clock.now().0, ..wire::Batch::default() }
+        wire::Batch {
+            now_ms: self.shared.parts.clock.now().0,
+            unread: self.shared.is_unread.load(Ordering::Acquire),
+            ..wire::Batch::default()
+        }
     }
 
     async fn send(&mut self, mut batch: wire::Batch) -> Result<(), Gone> {
@@ -333,6 +394,17 @@ impl Feed {
         batch.number = self.number;
         self.last_batch = Instant::now();
         self.to.send(Ok(batch)).await.map_err(|_closed| Gone)
+    }
+}
+
+/// Asks again and again whether a key is still a replica's, until it is not.
+async fn disowned(shared: Arc<Shared>, key: String) {
+    loop {
+        sleep(shared.ask_again).await;
+        // While nobody can say, it stays.
+        if matches!(shared.members.knows(&key).await, Ok(false)) {
+            return;
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Each replica has a runtime of its own, so that dropping it is as sudden as a kill.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use arc_swap::ArcSwap;
 use tokio::runtime::Runtime;
@@ -43,9 +43,44 @@ fn workload(min: u32, spec: u32, metadata: &[(&str, &str)]) -> Workload {
     }
 }
 
-fn inventory(workload: Workload) -> Arc<Inventory> {
-    let workloads = [(workload.key.clone(), Arc::new(workload))].into();
+fn inventory(workloads: impl IntoIterator<Item = Workload>) -> Arc<Inventory> {
+    let keyed = |workload: Workload| (workload.key.clone(), Arc::new(workload));
+    let workloads = workloads.into_iter().map(keyed).collect();
     Arc::new(Inventory { synced: true, workloads, ..Inventory::default() })
+}
+
+/// What decides, without anything to read.
+fn parts(inventory: Arc<Inventory>, lead: Lead) -> Arc<Parts> {
+    let clock = Clock::start();
+    let registry = Registry::new(Limits::default(), clock);
+    registry.set_inventory(inventory);
+    Arc::new(Parts {
+        registry,
+        scraper: Scraper::new(Options::default()).unwrap(),
+        upstreams: ArcSwap::default(),
+        wakes: WakeRequests::default(),
+        states: States::default(),
+        log: None,
+        metrics: Metrics::default(),
+        lead,
+        clock,
+    })
+}
+
+/// What leader and follower have in common, without either.
+fn shared(store: &Store, parts: Arc<Parts>) -> Arc<Shared> {
+    Arc::new(Shared {
+        parts,
+        own: "first".into(),
+        ask_again: ASK_AGAIN,
+        members: Members::new(store.client(), "gs", "ghostscaler", None),
+        followers: Followers::default(),
+        leader: Mutex::default(),
+        known: Mutex::default(),
+        has_recalled: AtomicBool::new(false),
+        pending: Mutex::default(),
+        is_unread: AtomicBool::new(false),
+    })
 }
 
 /// One replica of the scaler.
@@ -61,34 +96,24 @@ struct Replica {
 
 impl Replica {
     fn start(store: &Store, name: &str, workload: Workload) -> Replica {
+        Replica::start_with(store.client(), name, inventory([workload]))
+    }
+
+    fn start_with(client: kube::Client, name: &str, inventory: Arc<Inventory>) -> Replica {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
             .build()
             .unwrap();
         let guard = runtime.enter();
-        let clock = Clock::start();
         let (standing, stands) = watch::channel(Standing::Following { leader: None });
         let (can_answer, answers) = watch::channel(false);
         let (writes, queue) = Writes::channel(8);
-        let registry = Registry::new(Limits::default(), clock);
-        registry.set_inventory(inventory(workload));
-        let parts = Arc::new(Parts {
-            registry,
-            scraper: Scraper::new(Options::default()).unwrap(),
-            upstreams: ArcSwap::default(),
-            wakes: WakeRequests::default(),
-            states: States::default(),
-            log: None,
-            metrics: Metrics::default(),
-            lead: Lead::of(stands.clone()),
-            clock,
-        });
+        let parts = parts(inventory, Lead::of(stands.clone()));
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let identity = Identity::generate().unwrap();
-        let client = store.client();
         let election = lease::Options {
             duration: Duration::from_secs(2),
             renew_within: Duration::from_millis(1_400),
@@ -108,7 +133,8 @@ impl Replica {
             standing,
             can_answer,
             writes: queue,
-            pulse: Health::new(clock).pulse("tick"),
+            pulse: Health::new(parts.clock).pulse("tick"),
+            ask_again: Duration::from_millis(500),
         };
         let (leaving, answered) = (CancellationToken::new(), CancellationToken::new());
         runtime.spawn(pair.run(leaving.clone(), answered.clone()));
@@ -191,7 +217,7 @@ async fn the_follower_answers_what_the_leader_decides_and_not_what_it_sees_itsel
     let store = Store::start().await;
     let (leader, follower) = pair(&store, workload(5, 5, &[]), workload(1, 2, &[])).await;
     assert_eq!((leader.want(), follower.want()), (5, 5));
-    leader.parts.registry.set_inventory(inventory(workload(7, 5, &[])));
+    leader.parts.registry.set_inventory(inventory([workload(7, 5, &[])]));
     until("the leader wants more", || leader.want() == 7).await;
     until("so does the follower", || follower.want() == 7).await;
     let (led, followed) = (leader.published(), follower.published());
@@ -219,7 +245,7 @@ async fn a_leader_is_not_followed_before_it_has_recalled_what_was_saved() {
 }
 
 #[tokio::test]
-async fn headless_or_not_both_are_asked_in_turn_and_never_contradict_each_other() {
+async fn keda_f6_headless_or_not_both_are_asked_in_turn_and_never_contradict_each_other() {
     let store = Store::start().await;
     let (leader, follower) = pair(&store, workload(3, 3, &[]), workload(0, 1, &[])).await;
     let ask = |replica: &Replica| {
@@ -287,7 +313,7 @@ async fn a_killed_leader_is_replaced_without_moving_the_count() {
     leader.kill();
     let killed_at = Instant::now();
     // The cluster shows the same to the new leader in the end.
-    follower.parts.registry.set_inventory(inventory(workload(1, 4, &[])));
+    follower.parts.registry.set_inventory(inventory([workload(1, 4, &[])]));
     while !follower.is_leading() {
         assert_eq!(follower.want(), 4, "its answer stands meanwhile");
         assert!(*follower.can_answer.borrow());
@@ -317,7 +343,7 @@ async fn a_leader_that_leaves_hands_its_state_over_and_then_answers_from_its_fol
         store.get("/api/v1/namespaces/gs/configmaps/ghostscaler-state-0").is_some()
     })
     .await;
-    follower.parts.registry.set_inventory(inventory(workload(6, 3, &[])));
+    follower.parts.registry.set_inventory(inventory([workload(6, 3, &[])]));
     until("the new leader wants more", || follower.want() == 6).await;
     until("the old one answers the same", || leader.want() == 6).await;
     leader.answered.cancel();
@@ -408,3 +434,5 @@ fn an_old_answer_turns_into_an_error_only_where_a_fallback_is_declared() {
     assert_eq!(fallback(&published(Some(0), Mode::Act)), None);
     assert_eq!(fallback(&published(Some(2), Mode::Shadow)), None);
 }
+
+mod faults;

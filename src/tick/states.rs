@@ -32,9 +32,14 @@ impl States {
         lock(&self.cells).get(key).map(|cell| lock(&cell.0).clone())
     }
 
-    /// Takes a state from elsewhere. Must not be called while the trigger's tick runs.
+    /// Takes a state from elsewhere; a tick that runs goes on from it.
     pub fn put(&self, key: TrackerKey, state: State) {
-        lock(&self.cells).insert(key, Arc::new(Cell(Mutex::new(state))));
+        *lock(&lock(&self.cells).entry(key).or_default().0) = state;
+    }
+
+    /// Forgets the states of all other triggers.
+    pub fn keep_only(&self, is_kept: impl Fn(&TrackerKey) -> bool) {
+        lock(&self.cells).retain(|key, _| is_kept(key));
     }
 
     /// Marks a gap as long as a restart's: every count is held until a whole hold of evidence stands.
@@ -76,7 +81,7 @@ impl States {
 }
 
 /// One trigger's state. Its lock is held for the microseconds of a decision or a copy.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Cell(Mutex<State>);
 
 /// A decision, and the state that it was made from if that was asked for.

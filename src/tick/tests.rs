@@ -16,7 +16,11 @@ use crate::trigger::Context;
 /// Longer than a machine under load needs, and half of the deadline of a read.
 const SOON: Duration = Duration::from_secs(30);
 
-pub(super) fn workload(replicas: u32, metadata: &[(&str, &str)], endpoint: Option<&str>) -> Workload {
+pub(super) fn workload(
+    replicas: u32,
+    metadata: &[(&str, &str)],
+    endpoint: Option<&str>,
+) -> Workload {
     let metadata = metadata.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
     let member = |url: &str| Member {
         id: url.into(),

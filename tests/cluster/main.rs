@@ -12,6 +12,8 @@
     reason = "helpers of tests are not inside of test functions, where these are allowed"
 )]
 
+mod api_front;
+mod asker;
 mod engines;
 mod fleet;
 mod gateway;
@@ -24,6 +26,7 @@ mod plane;
 mod ports;
 mod process;
 mod prometheus;
+mod relay;
 mod rooms;
 mod scaler;
 mod scenarios;

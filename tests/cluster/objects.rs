@@ -177,6 +177,7 @@ pub(crate) struct Scaled {
     paused: bool,
     paused_scale_in: bool,
     tolerance: bool,
+    authentication: Option<&'static str>,
 }
 
 impl Scaled {
@@ -197,6 +198,7 @@ impl Scaled {
             paused: false,
             paused_scale_in: false,
             tolerance: true,
+            authentication: None,
         }
     }
 
@@ -246,6 +248,11 @@ impl Scaled {
         Scaled { cooldown_s: 300, initial_cooldown_s: 600, ..self }
     }
 
+    /// With the keys of a TriggerAuthentication.
+    pub(crate) fn authenticated_by(self, name: &'static str) -> Scaled {
+        Scaled { authentication: Some(name), ..self }
+    }
+
     /// As users write it who know nothing of the dead band.
     pub(crate) fn without_tolerance(self) -> Scaled {
         Scaled { tolerance: false, ..self }
@@ -264,7 +271,12 @@ impl Scaled {
             .triggers
             .iter()
             .map(|metadata| {
-                json!({"type": self.kind, "metricType": "AverageValue", "metadata": metadata})
+                let mut trigger =
+                    json!({"type": self.kind, "metricType": "AverageValue", "metadata": metadata});
+                if let Some(name) = self.authentication {
+                    trigger["authenticationRef"] = json!({"name": name});
+                }
+                trigger
             })
             .collect();
         let annotations: BTreeMap<&str, &str> = [

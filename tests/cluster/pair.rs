@@ -1,43 +1,64 @@
-//! Two scalers behind a TCP balancer that stands for the Service, and somebody who asks through it.
+//! Two scalers behind a TCP balancer that stands for the Service, each on ways that can be cut: from the
+//! balancer, to the API server, and from the other.
 //!
 //! The balancer knows what a Service knows: which of them is ready. It cuts no connection.
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::Command;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ghostscaler::proto::external_scaler_client::ExternalScalerClient;
-use ghostscaler::proto::{GetMetricsRequest, ScaledObjectRef};
+use ghostscaler::proto::{IsActiveResponse, ScaledObjectRef};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Probe;
 use serde_json::Value;
-use tokio::time::{Instant, sleep, timeout};
-use tokio_util::task::AbortOnDropHandle;
-use tonic::transport::Channel;
+use tokio::time::{Instant, sleep};
+use tonic::Streaming;
 
+use crate::api_front::ApiFront;
+use crate::asker::{Asker, KedaWatch, Twins};
 use crate::objects::NAME;
+use crate::plane::kubeconfig_of_front;
 use crate::ports;
 use crate::process::Process;
+use crate::relay::{Relay, Way};
 use crate::scaler::{Replica, Scaler, Setup};
 use crate::scene::Scene;
 
-/// How often is asked.
+/// Time between two looks.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// When an answer counts as none.
-const LATE: Duration = Duration::from_secs(1);
+const HOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+/// Where a replica says that the other reaches it: the relay in front of it.
+const RELAYED: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 
 /// Two replicas, each running or not.
 pub(crate) struct Pair {
-    setups: [Setup; 2],
+    pub(crate) setups: [Setup; 2],
     running: [Option<Scaler>; 2],
+    /// What stands between each and the others.
+    pub(crate) ways: [Ways; 2],
+    pub(crate) api: ApiFront,
     namespace: String,
     port: u16,
-    _balancer: Process,
+    balancer: Option<Process>,
+}
+
+/// The ways to and from one replica.
+pub(crate) struct Ways {
+    /// From the balancer.
+    pub(crate) keda: Relay,
+    /// To the API server.
+    pub(crate) api: Relay,
+    /// From the other.
+    pub(crate) pair: Relay,
 }
 
 impl Pair {
-    /// Starts both; `None`, with a word of it, where no balancer is installed.
-    pub(crate) async fn start(scene: &mut Scene) -> Option<Pair> {
+    /// Both, not started yet; `None`, with a word of it, where no balancer is installed.
+    pub(crate) async fn prepare(scene: &mut Scene) -> Option<Pair> {
         let found = Command::new("haproxy").arg("-v").output();
         if !found.is_ok_and(|answer| answer.status.success()) {
             let skipped = "skipped: no `haproxy` on the path (tests/setup.sh installs it)";
@@ -45,25 +66,22 @@ impl Pair {
             println!("{skipped}");
             return None;
         }
-        let setups = ["one", "two"].map(|name| {
-            let dir = scene.dir.join(name);
-            fs::create_dir(&dir).unwrap();
-            let setup = Setup::new(scene.setup.kubeconfig.clone(), &scene.namespace, &dir);
-            let [pair] = ports::free();
-            Setup {
-                replica: Some(Replica { name: format!("{}-{name}", scene.namespace), pair }),
-                ..setup
-            }
-        });
+        let api = ApiFront::start(&scene.setup.kubeconfig).await;
+        let (one, two) = (placed(scene, "one", &api).await, placed(scene, "two", &api).await);
+        let ((one, its, one_port), (two, others, two_port)) = (one, two);
         let [port] = ports::free();
-        let balancer = balance(&scene.dir, port, &setups);
+        let balanced = [(one_port, one.http), (two_port, two.http)];
+        let balancer = Some(balance(&scene.dir, port, balanced));
         let namespace = scene.namespace.clone();
-        let mut pair = Pair { setups, running: [None, None], namespace, port, _balancer: balancer };
-        for index in [0, 1] {
-            pair.start_again(index).await;
-        }
-        scene.timeline.say("both scalers ready");
-        Some(pair)
+        let (setups, ways) = ([one, two], [its, others]);
+        Some(Pair { setups, running: [None, None], ways, api, namespace, port, balancer })
+    }
+
+    /// Starts both at once and waits until they are ready.
+    pub(crate) async fn start_both(&mut self) {
+        let [one, two] = &self.setups;
+        let (one, two) = tokio::join!(one.start(), two.start());
+        self.running = [Some(one), Some(two)];
     }
 
     /// Where KEDA finds them.
@@ -119,100 +137,126 @@ impl Pair {
     }
 
     /// The balancer's answers to somebody who asks ten times a second.
-    pub(crate) fn ask(&self, metadata: std::collections::BTreeMap<String, String>) -> Asker {
-        let answers = Arc::new(Mutex::new(Answers::default()));
-        let object = ScaledObjectRef {
+    pub(crate) fn ask(&self, metadata: BTreeMap<String, String>) -> Asker {
+        Asker::start(format!("http://{}", self.address()), self.object(metadata))
+    }
+
+    /// Both asked in the same instant, past the balancer and whatever is cut, ten times a second.
+    pub(crate) fn compare(&self, metadata: BTreeMap<String, String>) -> Twins {
+        let urls = [0, 1].map(|index: usize| format!("http://{}", self.setups[index].address()));
+        Twins::start(urls, self.object(metadata))
+    }
+
+    /// How long KEDA is without an answer.
+    pub(crate) fn watch_keda(&self) -> KedaWatch {
+        KedaWatch::start([0, 1].map(|index: usize| self.setups[index].http))
+    }
+
+    /// A trigger of these scalers, as KEDA names it.
+    pub(crate) fn object(&self, metadata: BTreeMap<String, String>) -> ScaledObjectRef {
+        ScaledObjectRef {
             name: NAME.to_owned(),
             namespace: self.namespace.clone(),
             scaler_metadata: metadata.into_iter().collect(),
-        };
-        let asking = ask(format!("http://{}", self.address()), object, Arc::clone(&answers));
-        Asker { answers, _task: AbortOnDropHandle::new(tokio::spawn(asking)) }
+        }
+    }
+
+    /// A push stream at one of them, past the balancer.
+    pub(crate) async fn stream_at(&self, index: usize) -> Streaming<IsActiveResponse> {
+        let url = format!("http://{}", self.setups[index].address());
+        let mut client = ExternalScalerClient::connect(url).await.unwrap();
+        client.stream_is_active(self.object(BTreeMap::new())).await.unwrap().into_inner()
+    }
+
+    /// Plays the liveness probe of the manifests against one of them until it has failed as often as it
+    /// may; for how long that was.
+    pub(crate) async fn probe_until_it_fails(&self, index: usize) -> Duration {
+        let Probe { period_seconds, timeout_seconds, failure_threshold, .. } = probe();
+        let s = |seconds: Option<i32>| Duration::from_secs(seconds.unwrap().try_into().unwrap());
+        let url = format!("http://127.0.0.1:{}/livez", self.setups[index].http);
+        let client = reqwest::Client::builder().no_proxy().timeout(s(timeout_seconds));
+        let client = client.build().unwrap();
+        let (started_at, mut n_failed) = (Instant::now(), 0);
+        let mut due = tokio::time::interval(s(period_seconds));
+        while n_failed < failure_threshold.unwrap() {
+            due.tick().await;
+            let answer = client.get(&url).send().await;
+            let is_alive = answer.is_ok_and(|answer| answer.status().is_success());
+            n_failed = if is_alive { 0 } else { n_failed + 1 };
+        }
+        started_at.elapsed()
+    }
+
+    /// Ends one as the kubelet does when its probe has failed: it is asked to, and killed after its grace.
+    pub(crate) async fn end_as_kubelet(&mut self, index: usize) {
+        let scaler = self.running[index].take().unwrap();
+        scaler.signal("TERM");
+        let grace = probe().termination_grace_period_seconds.unwrap();
+        sleep(Duration::from_secs(grace.try_into().unwrap())).await;
+        scaler.kill();
+    }
+
+    /// Cuts the ways between both, or opens them.
+    pub(crate) fn part(&self, way: Way) {
+        self.ways.iter().for_each(|ways| ways.pair.set(way));
+    }
+
+    /// Ends the balancer's connections and those to it, as when its process is replaced.
+    pub(crate) fn restart_balancer(&mut self, dir: &Path) {
+        self.balancer = None;
+        self.balancer = Some(start_balancer(dir));
     }
 }
 
-fn balance(dir: &Path, port: u16, setups: &[Setup; 2]) -> Process {
-    let servers: String = setups
+/// A replica's setup behind its relays, and the port at which the balancer finds it.
+async fn placed(scene: &Scene, name: &str, api: &ApiFront) -> (Setup, Ways, u16) {
+    let dir = scene.dir.join(name);
+    fs::create_dir(&dir).unwrap();
+    let [api_port, keda_port, pair] = ports::free();
+    let kubeconfig = dir.join("kubeconfig");
+    fs::write(&kubeconfig, kubeconfig_of_front(api_port)).unwrap();
+    let setup = Setup::new(kubeconfig, &scene.namespace, &dir);
+    let name = format!("{}-{name}", scene.namespace);
+    let at = |port| SocketAddr::new(HOST, port);
+    let ways = Ways {
+        keda: Relay::start(at(keda_port), at(setup.grpc)).await,
+        api: Relay::start(at(api_port), api.address).await,
+        pair: Relay::start(SocketAddr::new(RELAYED, pair), at(pair)).await,
+    };
+    let replica = Some(Replica { name, pair, reached_at: RELAYED });
+    (Setup { replica, ..setup }, ways, keda_port)
+}
+
+fn balance(dir: &Path, port: u16, servers: [(u16, u16); 2]) -> Process {
+    let servers: String = servers
         .iter()
         .enumerate()
-        .map(|(index, Setup { grpc, http, .. })| {
+        .map(|(index, (grpc, http))| {
             format!("  server s{index} 127.0.0.1:{grpc} check port {http} inter 1s fall 2 rise 1\n")
         })
         .collect();
     let text = format!(
-        "global\n  maxconn 1000\n\ndefaults\n  mode tcp\n  timeout connect 1s\n  timeout client 1h\n  \
+        "global\n  maxconn 2000\n\ndefaults\n  mode tcp\n  timeout connect 1s\n  timeout client 1h\n  \
          timeout server 1h\n\nfrontend service\n  bind 127.0.0.1:{port}\n  default_backend pods\n\n\
          backend pods\n  balance roundrobin\n  option httpchk GET /readyz\n{servers}"
     );
-    let path = dir.join("haproxy.cfg");
-    fs::write(&path, text).unwrap();
+    fs::write(dir.join("haproxy.cfg"), text).unwrap();
+    start_balancer(dir)
+}
+
+fn start_balancer(dir: &Path) -> Process {
     let mut command = Command::new("haproxy");
-    command.arg("-db").arg("-f").arg(&path);
+    command.arg("-db").arg("-f").arg(dir.join("haproxy.cfg"));
     Process::start(&mut command, &dir.join("haproxy.log"))
 }
 
-/// What was answered.
-#[derive(Debug, Default)]
-struct Answers {
-    /// Each count that was answered, where it differs from the one before.
-    counts: Vec<i64>,
-    last: Option<Instant>,
-    longest_gap: Duration,
-    n_answers: usize,
-}
-
-/// Somebody who asks; ends when dropped.
-pub(crate) struct Asker {
-    answers: Arc<Mutex<Answers>>,
-    _task: AbortOnDropHandle<()>,
-}
-
-impl Asker {
-    /// The counts so far, and the longest time between two answers; both begin anew.
-    pub(crate) fn take(&self) -> (Vec<i64>, Duration) {
-        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        let open = answers.last.map_or(Duration::ZERO, |last| last.elapsed());
-        let gap = answers.longest_gap.max(open);
-        let last = answers.counts.last().copied();
-        let counts = std::mem::replace(&mut answers.counts, last.into_iter().collect());
-        answers.longest_gap = Duration::ZERO;
-        (counts, gap)
-    }
-}
-
-/// Asks as KEDA does: on one connection, and on a new one after an error.
-async fn ask(url: String, object: ScaledObjectRef, answers: Arc<Mutex<Answers>>) {
-    let mut client: Option<ExternalScalerClient<Channel>> = None;
-    loop {
-        if client.is_none() {
-            let connect = ExternalScalerClient::connect(url.clone());
-            client = timeout(LATE, connect).await.ok().and_then(Result::ok);
-        }
-        let request = GetMetricsRequest {
-            scaled_object_ref: Some(object.clone()),
-            metric_name: "wanted-replicas".to_owned(),
-        };
-        let answer = match &mut client {
-            Some(client) => timeout(LATE, client.get_metrics(request)).await.ok(),
-            None => None,
-        };
-        match answer {
-            Some(Ok(answer)) => {
-                let count = answer.into_inner().metric_values[0].metric_value;
-                note(&mut answers.lock().unwrap_or_else(PoisonError::into_inner), count);
-            }
-            Some(Err(_)) | None => client = None,
-        }
-        sleep(INTERVAL).await;
-    }
-}
-
-fn note(answers: &mut Answers, count: i64) {
-    let gap = answers.last.map_or(Duration::ZERO, |last| last.elapsed());
-    answers.last = Some(Instant::now());
-    answers.longest_gap = answers.longest_gap.max(gap);
-    answers.n_answers += 1;
-    if answers.counts.last() != Some(&count) {
-        answers.counts.push(count);
-    }
+/// The liveness probe of the manifests.
+fn probe() -> Probe {
+    let text = fs::read_to_string("manifests/base/deployment.yaml").unwrap();
+    let deployment: Deployment = serde_saphyr::from_str(&text).unwrap();
+    let pod = deployment.spec.unwrap().template.spec.unwrap();
+    let mut probe = pod.containers[0].liveness_probe.clone().unwrap();
+    probe.termination_grace_period_seconds =
+        probe.termination_grace_period_seconds.or(pod.termination_grace_period_seconds);
+    probe
 }

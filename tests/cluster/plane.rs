@@ -26,6 +26,7 @@ use crate::process::Process;
 pub(crate) use audit::{Asked, Calls};
 pub(crate) use nodes::SMALL_POOL_GPUS;
 pub(crate) use parts::Part;
+pub(crate) use pki::{authority, certificate, kubeconfig_of_front};
 
 /// How long a part may take to answer after its start, on a machine under load.
 const PATIENCE: Duration = Duration::from_secs(120);

@@ -3,6 +3,7 @@
 //! Must be started as its manifests start it, but for addresses and directories.
 
 use std::fs;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -43,6 +44,8 @@ pub(crate) struct Setup {
     pub(crate) http: u16,
     /// Further flags.
     pub(crate) flags: Vec<&'static str>,
+    /// What it finds in its environment besides.
+    pub(crate) environment: Vec<(&'static str, String)>,
     /// Which of several it is; `None` where it is the only one.
     pub(crate) replica: Option<Replica>,
 }
@@ -51,8 +54,10 @@ pub(crate) struct Setup {
 #[derive(Debug, Clone)]
 pub(crate) struct Replica {
     pub(crate) name: String,
-    /// Where the others connect.
+    /// Where it serves the others.
     pub(crate) pair: u16,
+    /// Under which address they reach that.
+    pub(crate) reached_at: IpAddr,
 }
 
 /// A running scaler.
@@ -68,8 +73,17 @@ impl Setup {
     pub(crate) fn new(kubeconfig: PathBuf, namespace: &str, dir: &Path) -> Setup {
         let [grpc, http] = ports::free();
         let (namespace, dir) = (namespace.to_owned(), dir.to_owned());
-        let (flags, replica, in_pod) = (Vec::new(), None, None);
-        let setup = Setup { kubeconfig, in_pod, namespace, dir, grpc, http, flags, replica };
+        let setup = Setup {
+            kubeconfig,
+            namespace,
+            dir,
+            grpc,
+            http,
+            flags: Vec::new(),
+            environment: Vec::new(),
+            replica: None,
+            in_pod: None,
+        };
         setup.configure("");
         setup
     }
@@ -108,6 +122,7 @@ impl Setup {
     pub(crate) async fn start(&self) -> Scaler {
         let mut command = self.program();
         command.args(["--namespace", &self.namespace, "--log-format", "json"]).args(&self.flags);
+        command.envs(self.environment.iter().map(|(key, value)| (key, value)));
         command.arg("--config").arg(self.dir.join("config.yaml"));
         match &self.replica {
             None => {
@@ -117,6 +132,7 @@ impl Setup {
                 command.args(["--pod-name", &replica.name, "--pod-namespace", "ghostscaler"]);
                 command.args(["--lease-name", &self.lease()]);
                 command.arg("--pair-address").arg(format!("127.0.0.1:{}", replica.pair));
+                command.arg("--pod-ip").arg(replica.reached_at.to_string());
                 // As the manifests have it.
                 command.args(["--drain-delay", "5s"]);
             }
@@ -146,6 +162,11 @@ impl Scaler {
     pub(crate) async fn workload(&self, namespace: &str, name: &str) -> Option<Value> {
         let body = self.get(&format!("/api/v1/workloads/{namespace}/{name}")).await?;
         serde_json::from_str(&body).ok()
+    }
+
+    /// Whether it says that it can answer.
+    pub(crate) async fn is_ready(&self) -> bool {
+        self.get("/readyz").await.is_some()
     }
 
     /// Whether it decides, as its metrics say.

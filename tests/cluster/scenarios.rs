@@ -12,8 +12,11 @@ mod files;
 mod kinds;
 mod leaving;
 mod pair;
+mod pair_cuts;
+mod pair_tls;
 mod rights;
 mod simulated;
+mod stage;
 mod versus;
 mod zero;
 
@@ -121,7 +124,24 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     scenario!("pair_leader_paused", "it hangs, and comes back", pair::leader_paused),
     scenario!("pair_rolling_update", "both are replaced under load", pair::rolling_update),
     scenario!("pair_lease_stolen", "their lease is stolen and deleted", pair::lease_stolen),
-    scenario!("pair_shards", "both go, and one shard is damaged", pair::shards),
+    scenario!("pair_shards", "both go, and a shard is damaged and deleted", pair::shards),
+    scenario!(
+        "pair_cut_from_api",
+        "the leader is cut off from the API server",
+        pair_cuts::from_api
+    ),
+    scenario!("pair_cut_from_keda", "KEDA is cut off from its scaler", pair_cuts::from_keda),
+    scenario!("pair_cut_apart", "the two are cut off from each other", pair_cuts::from_each_other),
+    scenario!(
+        "pair_cut_for_long",
+        "KEDA is cut off from its scaler with two ScaledObjects on the connection",
+        pair_cuts::from_keda_for_long,
+        is_long
+    ),
+    scenario!("pair_tls", "both sides show certificates, which are replaced", pair_tls::replaced),
+    scenario!("pair_slow_api", "the API server is slow and answers 429", pair_cuts::slow_api),
+    scenario!("pair_clocks", "their clocks differ by hours and jump", pair_cuts::clocks),
+    scenario!("pair_herd", "all connect at once, twice", pair_cuts::herd_comes),
     scenario!(
         "prometheus_outage",
         "the Prometheus that the engines are read from goes and comes",

@@ -172,7 +172,12 @@ impl Fleet {
         self.pods.iter().map(member).collect()
     }
 
-    pub(crate) fn reading(&self, id: &str, tick_ms: u64, now: Moment) -> Reading<Arc<EngineSample>> {
+    pub(crate) fn reading(
+        &self,
+        id: &str,
+        tick_ms: u64,
+        now: Moment,
+    ) -> Reading<Arc<EngineSample>> {
         let pod = self.pods.iter().find(|pod| &*pod.id == id).expect("a member is a pod");
         pod.memory.reading(now, tick_ms)
     }

@@ -160,7 +160,7 @@ impl Replay {
             }
             (Some(Devices::Lost(_)), Some(at)) => {
                 Gpu::Lost { for_ms: self.now.millis_since(at), why: None }
-            },
+            }
             (Some(Devices::Lost(_)) | None, _) => Gpu::Absent,
         };
         let source = self.spec.has_wake_source.then(|| {

@@ -166,6 +166,48 @@ async fn f9_a_client_that_answers_no_ping_is_cut_off() {
     assert_eq!(wanted(&mut client, "a").await.unwrap(), 1);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f7_who_is_connected_is_sent_away_when_readiness_is_lost_and_never_before() {
+    let soon_told = Options { move_after: Duration::from_millis(300), ..options() };
+    let scaler = Scaler::start_with(&[workload("a", 0, Some(1))], soon_told);
+    let proxy = Proxy::start(scaler.address).await;
+    let endpoint = Channel::from_shared(format!("http://{}", proxy.address)).unwrap();
+    let channel = soon(endpoint.connect()).await.unwrap();
+    let mut client = Client::new(channel.clone());
+    let still_there = async |stream: &mut _| {
+        let ended = tokio::time::timeout(Duration::from_millis(700), pushed(stream)).await;
+        assert!(ended.is_err(), "its stream goes on");
+        assert_eq!(proxy.n_connections(), 1);
+    };
+    let mut stream = open_stream(&mut client, "a").await;
+    assert_eq!(pushed(&mut stream).await, Some(true));
+    // A process that has not been ready yet has nobody who could ask elsewhere.
+    still_there(&mut stream).await;
+    scaler.readiness.set(true);
+    still_there(&mut stream).await;
+    scaler.readiness.set(false);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    scaler.readiness.set(true);
+    still_there(&mut stream).await;
+
+    scaler.readiness.set(false);
+    assert_eq!(pushed(&mut stream).await, None, "it ends with OK");
+    // Who comes back is answered, and told again: what sends it here may not know yet.
+    for n_connections in [2, 3] {
+        eventually("a new connection", async || {
+            wanted(&mut client, "a").await.ok();
+            (proxy.n_connections() >= n_connections).then_some(())
+        })
+        .await;
+    }
+    scaler.readiness.set(true);
+    let mut stream = open_stream(&mut client, "a").await;
+    assert_eq!(pushed(&mut stream).await, Some(true));
+    let ended = tokio::time::timeout(Duration::from_millis(700), pushed(&mut stream)).await;
+    assert!(ended.is_err(), "ready again it keeps whom it has");
+    eventually("the old connections' end", async || (proxy.n_open() <= 1).then_some(())).await;
+}
+
 /// Passes connections on and counts them.
 struct Proxy {
     address: std::net::SocketAddr,

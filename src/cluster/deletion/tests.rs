@@ -1,7 +1,7 @@
 //! Costs as an API server gets them, on a real socket.
 
-use std::sync::{Mutex, PoisonError};
 use std::sync::Arc;
+use std::sync::{Mutex, PoisonError};
 
 use axum::http::{Method, StatusCode, Uri};
 use axum::{Json, Router};

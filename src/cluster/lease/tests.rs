@@ -11,7 +11,7 @@ const PATH: &str = "/apis/coordination.k8s.io/v1/namespaces/gs/leases/ghostscale
 /// One candidate; it is stopped when dropped.
 struct Running {
     standing: watch::Receiver<Standing>,
-    resign: CancellationToken,
+    resign: Resignation,
     stop: CancellationToken,
     task: JoinHandle<()>,
 }
@@ -32,7 +32,7 @@ impl Running {
             ..Options::new("gs", "ghostscaler", identity)
         };
         let (publish, standing) = watch::channel(Standing::Following { leader: None });
-        let (resign, stop) = (CancellationToken::new(), CancellationToken::new());
+        let (resign, stop) = (Resignation::default(), CancellationToken::new());
         let clock = Clock::start();
         let client = store.client();
         let task = tokio::spawn(run(client, options, clock, publish, resign.clone(), stop.clone()));
@@ -76,7 +76,7 @@ async fn one_leads_the_other_follows_and_takes_over_at_once_when_it_is_given_up(
     let mut second = Running::start(&store, "b");
     second.until_following("a").await;
     let given_up_at = Instant::now();
-    first.resign.cancel();
+    first.resign.asked.cancel();
     second.until_leading().await;
     assert!(given_up_at.elapsed() < Duration::from_secs(1), "it does not wait for the lease");
     first.until_following("b").await;
@@ -211,4 +211,52 @@ async fn an_earlier_life_under_the_same_name_is_waited_for_like_anybody() {
     let mut again = Running::start(&store, "a");
     again.until_leading().await;
     assert!(again_at.elapsed() >= Duration::from_millis(900), "{:?}", again_at.elapsed());
+}
+
+#[tokio::test]
+async fn who_gives_the_lease_up_decides_no_more_before_it_is_written() {
+    let store = Store::start().await;
+    let mut leader = Running::start(&store, "a");
+    leader.until_leading().await;
+    store.delay(Duration::from_millis(250));
+    leader.resign.asked.cancel();
+    leader.until(|standing| matches!(standing, Standing::Following { .. })).await;
+    assert_eq!(holder(&store), "a", "the write is still on its way");
+    assert!(!leader.resign.done.is_cancelled());
+    let done = timeout(Duration::from_secs(20), leader.resign.done.cancelled()).await;
+    assert!(done.is_ok() && holder(&store) == "");
+}
+
+#[tokio::test]
+async fn a_lease_that_cannot_be_given_up_at_first_is_given_up_later() {
+    let store = Store::start().await;
+    let mut leader = Running::start(&store, "a");
+    leader.until_leading().await;
+    store.fail(Some(500));
+    leader.resign.asked.cancel();
+    leader.until(|standing| matches!(standing, Standing::Following { .. })).await;
+    sleep(Duration::from_millis(300)).await;
+    assert!(!leader.resign.done.is_cancelled(), "nobody knows yet");
+    store.fail(None);
+    timeout(Duration::from_secs(20), leader.resign.done.cancelled()).await.unwrap();
+    assert_eq!(holder(&store), "");
+}
+
+#[tokio::test]
+async fn how_long_a_lease_lasts_is_not_said_by_who_writes_it() {
+    let store = Store::start().await;
+    let mut leader = Running::start(&store, "a");
+    leader.until_leading().await;
+    for (seconds, at_least_ms) in [(86_400, 0), (0, 800)] {
+        let mut lease = store.get(PATH).unwrap();
+        lease["spec"]["holderIdentity"] = json!("thief");
+        lease["spec"]["leaseDurationSeconds"] = json!(seconds);
+        store.put(PATH, lease);
+        let stolen_at = Instant::now();
+        leader.until(|standing| !matches!(standing, Standing::Leading { .. })).await;
+        leader.until_leading().await;
+        let took = stolen_at.elapsed();
+        assert!(took >= Duration::from_millis(at_least_ms), "{seconds} s: {took:?}");
+        assert!(took < Duration::from_secs(10), "{seconds} s: {took:?}");
+    }
 }

@@ -66,7 +66,8 @@ fn f20_a_newest_point_that_is_null_is_no_sample() {
     let mut memory = read_each([working(70), working(85)]);
     memory.fail(Why::NoKnownSeries);
     assert_eq!(memory.reading(at(100), TICK_MS).fresh(), Some(&Arc::new(working(85))));
-    let stale = Reading::Stale { value: Arc::new(working(85)), age_ms: 61_000, why: Why::NoKnownSeries };
+    let stale =
+        Reading::Stale { value: Arc::new(working(85)), age_ms: 61_000, why: Why::NoKnownSeries };
     assert_eq!(memory.reading(at(146), TICK_MS), stale);
 }
 
@@ -77,7 +78,8 @@ fn a_timestamp_that_stands_still_is_the_same_sample() {
         let repeated = EngineSample { waiting: Some(99.0), ..working(100) };
         memory.record(repeated, at(now));
     }
-    let stale = Reading::Stale { value: Arc::new(working(100)), age_ms: 15_000, why: Why::NotMoving };
+    let stale =
+        Reading::Stale { value: Arc::new(working(100)), age_ms: 15_000, why: Why::NotMoving };
     assert_eq!(memory.reading(at(115), TICK_MS), stale);
     // Of two Prometheus replicas the one that is behind answers.
     memory.record(working(90), at(116));
@@ -114,7 +116,8 @@ fn a_source_whose_clock_is_ahead_still_turns_stale() {
     let mut memory = Freshness::default();
     memory.record(working(1_000), at(100));
     assert_eq!(memory.reading(at(114), TICK_MS).why(), None);
-    let stale = Reading::Stale { value: Arc::new(working(1_000)), age_ms: 15_000, why: Why::NotMoving };
+    let stale =
+        Reading::Stale { value: Arc::new(working(1_000)), age_ms: 15_000, why: Why::NotMoving };
     assert_eq!(memory.reading(at(115), TICK_MS), stale);
 }
 
@@ -126,7 +129,11 @@ fn a_source_whose_time_was_set_back_is_fresh_again_after_three_samples() {
         for second in [115, 120, 125, 130] {
             // Read more often than it is scraped.
             memory.record(working(second / 15 * 15), at(second));
-            assert_eq!(memory.reading(at(second), TICK_MS).last(), Some(&Arc::new(impossible)), "{second}");
+            assert_eq!(
+                memory.reading(at(second), TICK_MS).last(),
+                Some(&Arc::new(impossible)),
+                "{second}"
+            );
         }
         assert_eq!(memory.reading(at(130), TICK_MS).why(), Some(Why::NotMoving));
         memory.record(working(135), at(135));

@@ -48,6 +48,31 @@ pub(super) fn make(dir: &Path, api_port: u16) -> Result<(), String> {
     Ok(())
 }
 
+/// Makes an authority with this file name.
+pub(crate) fn authority(dir: &Path, name: &str) {
+    let (key, crt) = (format!("{name}.key"), format!("{name}.crt"));
+    let subject = format!("/CN={name}");
+    openssl(dir, &["-keyout", &key, "-out", &crt, "-subj", &subject]).unwrap();
+}
+
+/// Makes a certificate for this machine, of an authority in the same folder.
+pub(crate) fn certificate(dir: &Path, name: &str, authority: &str) {
+    let [key, crt] = ["key", "crt"].map(|end| format!("{name}.{end}"));
+    let [ca_key, ca_crt] = ["key", "crt"].map(|end| format!("{authority}.{end}"));
+    let subject = format!("/CN={name}");
+    let files =
+        ["-keyout", &key, "-out", &crt, "-subj", &subject, "-CA", &ca_crt, "-CAkey", &ca_key];
+    let extensions = [
+        "-addext",
+        "subjectAltName=DNS:localhost,IP:127.0.0.1",
+        "-addext",
+        "extendedKeyUsage=serverAuth,clientAuth",
+        "-addext",
+        "basicConstraints=critical,CA:FALSE",
+    ];
+    openssl(dir, &[&files[..], &extensions].concat()).unwrap();
+}
+
 /// A kubeconfig for a user, who is given as YAML.
 pub(super) fn kubeconfig(dir: &Path, api_port: u16, user: &str) -> String {
     let authority = dir.join("ca.crt").display().to_string();
@@ -60,6 +85,18 @@ pub(super) fn kubeconfig(dir: &Path, api_port: u16, user: &str) -> String {
          - name: test\n\
          \x20 cluster: {{server: 'https://127.0.0.1:{api_port}', certificate-authority: {authority}}}\n\
          users: [{{name: test, user: {user}}}]\n"
+    )
+}
+
+/// A kubeconfig for plain HTTP at this port, where somebody else has the rights.
+pub(crate) fn kubeconfig_of_front(port: u16) -> String {
+    format!(
+        "apiVersion: v1\n\
+         kind: Config\n\
+         current-context: test\n\
+         contexts: [{{name: test, context: {{cluster: test, user: test}}}}]\n\
+         clusters: [{{name: test, cluster: {{server: 'http://127.0.0.1:{port}'}}}}]\n\
+         users: [{{name: test, user: {{}}}}]\n"
     )
 }
 
