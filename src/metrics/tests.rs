@@ -187,7 +187,7 @@ fn of_two_triggers_the_larger_answer_is_shown_once() {
         publish(tracker, clock, 1, wanting(want));
     }
     // What only a call has brought is nobody's count.
-    let metadata = [("sloTtft".to_owned(), "1ms".to_owned())].into();
+    let metadata = [("sloTtft".to_owned(), "20ms".to_owned())].into();
     let called = registry.lookup("prod", "llm", &metadata, Caller::Poll, Rpc::IsActive).unwrap();
     publish(&called, clock, 1, wanting(9));
     let page = Page::new(&Metrics::default(), registry, clock).render(Format::Text).unwrap();

@@ -402,16 +402,15 @@ fn a_ready_replica_that_was_never_asked_yet_is_no_fault_but_no_evidence() {
 }
 
 #[test]
-fn keda_f15_a_clock_that_jumps_releases_nothing_and_keeps_what_it_had() {
+fn keda_f15_a_clock_that_jumps_is_no_evidence() {
     for jump_s in [3_600, -3_600] {
         let mut bench = Bench::new(3);
         bench.run(300, IDLE);
         bench.now = Moment(bench.now.0 + jump_s * 1_000);
         assert_eq!(bench.tick(IDLE).want, 3, "after a jump of {jump_s} s");
-        // The first half of the hold was seen before; the second is seen now.
         let wants = bench.run(200, IDLE);
         assert!(wants.iter().all(|want| *want == 3), "{wants:?}");
-        bench.run(150, IDLE);
+        bench.run(600, IDLE);
         assert!(bench.last.unwrap().want < 3, "after a jump of {jump_s} s");
     }
 }
