@@ -16,7 +16,7 @@ const MAX_INTERVAL_MS: u32 = 300_000;
 /// copies of a Prometheus the one that is behind does not answer so often without the other.
 const NEW_TIME: u8 = 3;
 
-/// The memory of one endpoint. Kept for each of thousands: a sample and 40 bytes.
+/// The memory of one endpoint. Kept for each of thousands: a sample and 48 bytes.
 #[derive(Debug, Clone)]
 pub struct Freshness {
     last: Option<Last>,

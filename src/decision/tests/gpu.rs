@@ -155,11 +155,9 @@ fn an_idle_device_of_one_replica_proves_nothing_of_the_others() {
 #[test]
 fn devices_of_some_replicas_let_nothing_go_for_an_hour_and_raise_nothing() {
     let mut bench = informed(3);
-    let part = |unread| {
-        let (busy, sm) = (Some(0.99), Some(0.95));
-        Gpu::Fresh(GpuSample { devices: 1, unread, busy, sm, ..GpuSample::default() })
-    };
-    bench.seen.gpu = part(2);
+    let (busy, sm) = (Some(0.99), Some(0.95));
+    bench.seen.gpu =
+        Gpu::Fresh(GpuSample { devices: 1, unread: 2, busy, sm, ..GpuSample::default() });
     let waits = |index: usize| Does::serving(20.0).waiting(if index == 0 { 1.0 } else { 0.0 });
     bench.run(300, waits);
     assert_eq!(wanted(bench.last.as_ref().unwrap(), Rule::GpuCeiling), None);

@@ -227,7 +227,7 @@ impl Rounds {
             Unread::Of(namespaces) if namespaces.is_empty() && devices.by_key.is_empty() => {
                 Unread::Any(Why::NoKnownSeries)
             }
-            unread => unread,
+            unread @ (Unread::Any(_) | Unread::Of(_)) => unread,
         };
         self.publish.send_replace(Latest { owned: Owned::of(&devices), fresh_ms, unread });
     }
