@@ -44,6 +44,7 @@
 //! | [`registry`] | every tracked trigger and its published snapshot |
 //! | [`tick`] | the loop of one trigger, and the shared readers of Prometheus, DCGM and gateways |
 //! | [`grpc`], [`proto`] | KEDA's contract, health, reflection, TLS; on a runtime of its own; the generated messages |
+//! | `token` | a file with a token, read anew at each use |
 //! | `listen` | the connections of both listeners: bounded, with room for the next one |
 //! | [`lead`], [`pair`] | who decides of several replicas; the leader's answers, state and writes between them |
 //! | [`web`], [`metrics`], [`explain`] | the API, `/metrics`, and the API for a person |
@@ -54,7 +55,7 @@
 //! | [`simulate`] | days of requests on simulated engines: the product, its peers and a clairvoyant |
 //! | [`backtest`] | a workload's own history from Prometheus, replayed under each policy |
 //! | [`conformance`] | a client that plays KEDA against any external scaler |
-//! | [`args`], [`app`], [`clock`], [`duration`], [`files`], [`text`], [`telemetry`], [`health`], [`shutdown`], `token` | flags, wiring, time, bounded files, lines of 80 columns, logs, signs of life, the end |
+//! | [`args`], [`app`], [`clock`], [`duration`], [`files`], [`text`], [`telemetry`], [`health`], [`shutdown`] | flags, wiring, time, bounded files, lines of 80 columns, logs, signs of life, the end |
 //!
 //! # Invariants
 //!
