@@ -44,6 +44,7 @@
 //! | [`registry`] | every tracked trigger and its published snapshot |
 //! | [`tick`] | the loop of one trigger, and the shared readers of Prometheus, DCGM and gateways |
 //! | [`grpc`], [`proto`] | KEDA's contract, health, reflection, TLS; on a runtime of its own; the generated messages |
+//! | `token` | a file with a token, read anew at each use |
 //! | `listen` | the connections of both listeners: bounded, with room for the next one |
 //! | `token` | a token's file, read anew at each use by one reader at a time |
 //! | [`lead`], [`pair`] | who decides of several replicas; the leader's answers, state and writes between them |

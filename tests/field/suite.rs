@@ -154,8 +154,13 @@ fn stand_once(names: &[String]) -> Result<(), String> {
     }
     for (file, test) in ELSEWHERE {
         let text = fs::read_to_string(root().join(file)).map_err(|error| error.to_string())?;
-        if !text.contains(&format!("fn {test}(")) {
+        let Some((before, _)) = text.split_once(&format!("fn {test}(")) else {
             return Err(format!("{file} has no test {test}"));
+        };
+        let attributes = before.rsplit("\n\n").next().unwrap_or_default();
+        let runs = ["#[test]", "#[tokio::test"].iter().any(|mark| attributes.contains(mark));
+        if !runs || attributes.contains("#[ignore") {
+            return Err(format!("{file}: {test} does not run"));
         }
     }
     Ok(())

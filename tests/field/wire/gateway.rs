@@ -58,7 +58,8 @@ async fn counter() {
     assert_eq!(woken.binding, Rule::Wake);
     assert!(keda.is_active("llm").await.unwrap());
     assert_eq!(keda.wanted("llm").await.unwrap(), 1);
-    // Nothing is there that could wake the other one.
+    // Nothing is there that could wake the other one. The report would have an error; at zero replicas that
+    // says no more than `false` with the reason, and beside running ones an error is what costs them.
     let deaf = scaler.decided("deaf", |_| true).await;
     let said = |reason| deaf.votes.iter().any(|vote| vote.reason == reason);
     assert!(said(Reason::NoWakeSource), "{:?}", deaf.votes);
