@@ -143,6 +143,19 @@ fn what_takes_too_long_is_a_timeout() {
 }
 
 #[test]
+fn a_stream_that_falls_silent_has_stalled_and_a_slow_one_has_not() {
+    let silent =
+        Server::start(|_| vec![stream_head(), token("m"), Act::Wait(Duration::from_secs(30))]);
+    let stalled = report(&silent.url(), &format!("{HUNDRED} --stall 300ms"));
+    assert_eq!(stalled["errors_by_class"], json!({"stalled": 100}));
+    assert_eq!(stalled["error_examples"]["stalled"], "0.3 s of silence, 1 pieces came");
+    assert_eq!(at(&stalled, "/ttft/count"), 100.0);
+    let slow = Server::start(|asked| stream(asked, 5, Duration::from_millis(20)));
+    let whole = report(&slow.url(), &format!("{HUNDRED} --stall 20s"));
+    assert_eq!(at(&whole, "/completed"), 100.0, "{}", whole["errors_by_class"]);
+}
+
+#[test]
 fn a_server_that_is_not_there_is_counted_and_reported() {
     let report = report(&nobody(), HUNDRED);
     assert_eq!(report["errors_by_class"], json!({"connect": 100}));
