@@ -199,15 +199,15 @@ fn vllms(json: &Value) -> BTreeMap<&'static str, Spread> {
 }
 
 /// What GuideLLM writes of a benchmark: the distributions of successful requests, all times but
-/// that of the whole request in milliseconds.
+/// that of the whole request in milliseconds. Its inter-token latency is the mean of a request's
+/// tokens after the first, which is TPOT elsewhere; its time per output token has the first in it.
 fn guidellms(json: &Value) -> BTreeMap<&'static str, Spread> {
     collected(|metric| {
         let value = match metric.split_once('.') {
             Some((time, part)) => {
                 let (key, unit_s) = match time {
                     "ttft" => ("time_to_first_token_ms", 1e-3),
-                    "tpot" => ("time_per_output_token_ms", 1e-3),
-                    "itl" => ("inter_token_latency_ms", 1e-3),
+                    "tpot" => ("inter_token_latency_ms", 1e-3),
                     "e2e" => ("request_latency", 1.0),
                     _ => return None,
                 };
