@@ -22,10 +22,11 @@ use super::exchange::Timers;
 use super::failure::{Failure, Fault};
 use super::later::{Later, Next};
 use super::pause::Pause;
-use super::plan::{Balance, Plan};
+use super::plan::{Balance, Plan, Planned};
 use super::record::Record;
 use super::target::Sender;
 use crate::engine::Prefix;
+use crate::traces;
 
 /// Idle connections are not used after this long: uvicorn, in front of vLLM and SGLang, closes its
 /// own after 5 s.
@@ -119,6 +120,17 @@ pub(super) struct Job {
     pub(super) counts: bool,
 }
 
+impl Job {
+    fn new(number: u64, planned: Planned) -> Job {
+        let Planned { due_s, class, input_tokens, output_tokens, prefix } = planned;
+        let (turn, target, counts) = (0, 0, true);
+        Job { number, turn, due_s, class, target, input_tokens, output_tokens, prefix, counts }
+    }
+}
+
+/// A lane's share of the schedule: every request has its number, whoever sends it.
+pub(super) type Share = Box<dyn Iterator<Item = (u64, Result<Planned, traces::Error>)> + Send>;
+
 /// One thread.
 #[derive(Debug)]
 pub(super) struct Lane {
@@ -134,6 +146,8 @@ pub(super) struct Lane {
     slots: Arc<Semaphore>,
     connections: u32,
     record: Mutex<Record>,
+    /// What ended its share early.
+    trace_error: Mutex<Option<traces::Error>>,
 }
 
 impl Lane {
@@ -149,6 +163,7 @@ impl Lane {
             slots: Arc::new(Semaphore::new(connections as usize)),
             connections,
             record: Mutex::new(record),
+            trace_error: Mutex::default(),
         }
     }
 
@@ -156,13 +171,13 @@ impl Lane {
     /// more and all have ended, or until told to stop. Drops `pacing` when nothing more will be due.
     pub(super) async fn serve(
         self: Arc<Lane>,
-        feed: mpsc::Receiver<Vec<Job>>,
+        share: Share,
         mut stop: watch::Receiver<bool>,
         pacing: mpsc::Sender<()>,
     ) {
         let work = async {
             self.open_ahead().await;
-            self.pace(feed).await;
+            self.pace(share).await;
             drop(pacing);
             drop(self.slots.acquire_many(self.connections).await);
         };
@@ -194,25 +209,25 @@ impl Lane {
 
     /// Hands each request out at its moment: those of the schedule, and those that follow an answer
     /// until the end of the run.
-    async fn pace(self: &Arc<Lane>, feed: mpsc::Receiver<Vec<Job>>) {
+    async fn pace(self: &Arc<Lane>, mut share: Share) {
         let pause = Pause::new().ok();
         let plan = self.plan();
         let until_s = plan.is_followed().then(|| plan.span_s()).flatten();
-        let mut feed = Feed { batches: feed, batch: Vec::new().into_iter() };
-        let mut next = if self.is_closed() { None } else { feed.next().await };
+        let mut next = if self.is_closed() { None } else { self.next_of(&mut share) };
         for user in self.users.clone() {
             self.later.add(plan.users.thinks_s(user, 0), Next::User);
         }
         loop {
-            let now_s = self.shared.now_s();
+            // What follows an answer after the end is no part of the run.
+            let now_s = until_s.into_iter().fold(self.shared.now_s(), f64::min);
             while let Some(job) = next.take_if(|job| job.due_s <= now_s) {
                 self.hand_out(job);
-                next = feed.next().await;
+                next = self.next_of(&mut share);
             }
             while let Some((due_s, follower)) = self.later.take(now_s) {
                 let job = match follower {
                     Next::Turn(job) => Some(job),
-                    Next::User => feed.next().await.map(|job| Job { due_s, ..job }),
+                    Next::User => self.next_of(&mut share).map(|job| Job { due_s, ..job }),
                 };
                 if let Some(job) = job {
                     self.hand_out(job);
@@ -239,6 +254,18 @@ impl Lane {
                 biased;
                 () = waited => {}
                 () = self.later.added.notified() => {}
+            }
+        }
+    }
+
+    /// The next request of the schedule; none after an error either.
+    fn next_of(&self, share: &mut Share) -> Option<Job> {
+        let (number, planned) = share.next()?;
+        match planned {
+            Ok(planned) => Some(Job::new(number, planned)),
+            Err(error) => {
+                *locked(&self.trace_error) = Some(error);
+                None
             }
         }
     }
@@ -316,6 +343,10 @@ impl Lane {
         &self.shared
     }
 
+    pub(super) fn take_trace_error(&self) -> Option<traces::Error> {
+        locked(&self.trace_error).take()
+    }
+
     pub(super) fn record(&self) -> &Mutex<Record> {
         &self.record
     }
@@ -357,23 +388,6 @@ impl Lane {
             request = request.header(header::AUTHORIZATION, authorization.clone());
         }
         request.body(Full::new(body)).map_err(|error| Failure::Malformed.because(error))
-    }
-}
-
-/// The lane's share of the schedule, request by request.
-struct Feed {
-    batches: mpsc::Receiver<Vec<Job>>,
-    batch: std::vec::IntoIter<Job>,
-}
-
-impl Feed {
-    async fn next(&mut self) -> Option<Job> {
-        loop {
-            if let Some(job) = self.batch.next() {
-                return Some(job);
-            }
-            self.batch = self.batches.recv().await?.into_iter();
-        }
     }
 }
 

@@ -9,12 +9,11 @@ use std::{io, thread};
 
 use futures_util::future::join;
 use rustix::time::{ClockId, clock_gettime};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::engines::{self, Look};
-use super::feeder;
-use super::lane::{Job, Lane, Shared};
+use super::lane::{Lane, Share, Shared};
 use super::plan::{Load, Plan};
 use super::record::Record;
 use super::replicas::{self, Seen};
@@ -90,17 +89,12 @@ pub async fn measure(
     mut interrupt: watch::Receiver<bool>,
     mut progress: impl FnMut(Progress),
 ) -> Result<Outcome, Error> {
-    let schedule = plan.schedule()?;
     let cpu_before_s = cpu_s();
     let shared = Arc::new(Shared::new(Arc::clone(plan)).map_err(Error::Path)?);
     let (stop, stopped) = watch::channel(false);
     let (alive, mut all_gone) = mpsc::channel::<()>(1);
     let (pacing, mut paced) = mpsc::channel::<()>(1);
-    let (lanes, feeds): (Vec<_>, Vec<_>) =
-        start_lanes(&shared, &stopped, alive, pacing)?.into_iter().unzip();
-    let (fed, feeding) = oneshot::channel();
-    // Nobody listens any more only if the run was given up.
-    spawn("feeder", move || drop(fed.send(feeder::feed(schedule, &feeds))))?;
+    let lanes = start_lanes(&shared, &stopped, alive, pacing)?;
 
     let (seen, looks) = (RefCell::new(Seen::default()), RefCell::new(Vec::new()));
     let mut schedule_end_s: Option<f64> = None;
@@ -144,7 +138,8 @@ pub async fn measure(
     }
     progress(so_far(&shared, &lanes));
     let elapsed_s = shared.now_s();
-    let trace_error = feeding.await.map_or(None, Result::err);
+    // One lane has met it, the one whose turn it was.
+    let trace_error = lanes.iter().find_map(|lane| lane.take_trace_error());
     let mut record = Record::new(plan.classes.len());
     lanes.iter().for_each(|lane| record.merge(std::mem::take(&mut *locked(lane.record()))));
     let span_s = match plan.span_s() {
@@ -165,9 +160,6 @@ pub async fn measure(
     })
 }
 
-/// A thread that sends, and what feeds it.
-type Started = (Arc<Lane>, mpsc::Sender<Vec<Job>>);
-
 /// Starts the threads that send; each holds `alive` until it has ended, and `pacing` until it has
 /// nothing more to hand out.
 fn start_lanes(
@@ -175,7 +167,7 @@ fn start_lanes(
     stopped: &watch::Receiver<bool>,
     alive: mpsc::Sender<()>,
     pacing: mpsc::Sender<()>,
-) -> Result<Vec<Started>, Error> {
+) -> Result<Vec<Arc<Lane>>, Error> {
     let n_lanes = shared.plan.n_lanes.max(1);
     let connections = u32::try_from(shared.plan.connections / n_lanes).unwrap_or(u32::MAX).max(1);
     let mut lanes = Vec::new();
@@ -184,11 +176,13 @@ fn start_lanes(
         Load::Rate { .. } | Load::Trace { .. } => 0,
     };
     let first_user = |lane: usize| n_users * lane as u64 / n_lanes as u64;
-    for lane in 0..n_lanes {
-        let users = first_user(lane)..first_user(lane + 1);
-        let (feed, jobs) = mpsc::channel(feeder::READY_BATCHES);
+    for index in 0..n_lanes {
+        let users = first_user(index)..first_user(index + 1);
+        // Each reads the schedule for itself, and takes every so manieth request of it.
+        let schedule = (0_u64..).zip(shared.plan.schedule()?);
+        let share: Share = Box::new(schedule.skip(index).step_by(n_lanes));
         let lane = Arc::new(Lane::new(Arc::clone(shared), connections, users));
-        lanes.push((Arc::clone(&lane), feed));
+        lanes.push(Arc::clone(&lane));
         let (stopped, alive, pacing) = (stopped.clone(), alive.clone(), pacing.clone());
         spawn("lane", move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
@@ -196,7 +190,7 @@ fn start_lanes(
                 .event_interval(EVENT_INTERVAL)
                 .build();
             if let Ok(runtime) = runtime {
-                runtime.block_on(lane.serve(jobs, stopped, pacing));
+                runtime.block_on(lane.serve(share, stopped, pacing));
                 // Requests that are open now end as unfinished; a name that is still being looked
                 // up is not waited for.
                 runtime.shutdown_timeout(Duration::from_millis(100));

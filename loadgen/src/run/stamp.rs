@@ -96,3 +96,33 @@ impl AsyncWrite for Stamped {
         Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_first_bytes_of_each_request_are_noted_and_what_is_read_is_not() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (mut other, _) = listener.accept().await.unwrap();
+        let written = Written::default();
+        let mut stamped = Stamped::new(stream, written.clone());
+        other.write_all(b"x").await.unwrap();
+        stamped.read_exact(&mut [0]).await.unwrap();
+        assert_eq!(written.at(), None);
+        let before = Instant::now();
+        stamped.write_all(b"a").await.unwrap();
+        let first = written.at().unwrap();
+        assert!(first >= before);
+        stamped.write_all(b"b").await.unwrap();
+        assert_eq!(written.at(), Some(first));
+        written.begin();
+        assert_eq!(written.at(), None);
+        stamped.write_all(b"c").await.unwrap();
+        assert!(written.at().unwrap() >= first);
+    }
+}
