@@ -465,7 +465,10 @@ fn what_is_shown_of_triton_itself_is_on_its_own_page() {
         };
         let (shown, own) = (of(&families(&page)), of(&own));
         assert_eq!((shown.0, shown.1), (own.0, own.1), "{name}");
-        assert!(!shown.2.is_empty() && shown.2.iter().all(|series| own.2.contains(series)), "{name}");
+        assert!(
+            !shown.2.is_empty() && shown.2.iter().all(|series| own.2.contains(series)),
+            "{name}"
+        );
     }
 }
 

@@ -70,8 +70,8 @@ impl Timers {
 }
 
 impl Lane {
-    /// Sends a request, reads its answer and notes what became of it: the tokens of a whole answer.
-    pub(super) async fn perform(&self, job: &Job, timers: &mut Timers) -> Option<u32> {
+    /// Sends a request, reads its answer and notes what became of it.
+    pub(super) async fn perform(&self, job: &Job, timers: &mut Timers) {
         let Timers { limit, linger } = timers;
         limit.as_mut().reset(Instant::now() + self.plan().timeout);
         let has_begun = AtomicBool::new(false);
@@ -93,6 +93,7 @@ impl Lane {
             }
         };
         self.shared().ended_on(job.target);
+        self.follow(job, tokens);
         if let Some(Idle { sender, body }) = idle {
             let is_whole = match body {
                 None => true,
@@ -109,7 +110,6 @@ impl Lane {
                 self.put_back(job.target, sender);
             }
         }
-        tokens
     }
 
     fn lateness(&self, has_begun: &AtomicBool) -> Fault {

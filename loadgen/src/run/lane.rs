@@ -22,7 +22,7 @@ use super::exchange::Timers;
 use super::failure::{Failure, Fault};
 use super::later::{Later, Next};
 use super::pause::Pause;
-use super::plan::{Balance, Plan, Planned};
+use super::plan::{Balance, Load, Plan, Planned};
 use super::record::Record;
 use super::target::Sender;
 use crate::engine::Prefix;
@@ -271,7 +271,7 @@ impl Lane {
     }
 
     fn is_closed(&self) -> bool {
-        !self.users.is_empty()
+        matches!(self.plan().load, Load::Users { .. })
     }
 
     /// Begins a request, or lets it wait for a connection.
@@ -309,8 +309,7 @@ impl Lane {
         let mut timers = Timers::new();
         let mut next = Some(first);
         while let Some(job) = next {
-            let tokens = self.perform(&job, &mut timers).await;
-            self.follow(job, tokens);
+            self.perform(&job, &mut timers).await;
             // What waits already needs no task of its own.
             next = locked(&self.waiting).pop_front();
         }
@@ -318,14 +317,14 @@ impl Lane {
     }
 
     /// What its user does next, after a whole answer of so many tokens or after none.
-    fn follow(&self, job: Job, tokens: Option<u32>) {
+    pub(super) fn follow(&self, job: &Job, tokens: Option<u32>) {
         let plan = self.plan();
         if !plan.is_followed() {
             return;
         }
         let now_s = self.shared.now_s();
         let thinks_s = plan.users.thinks_s(job.number, job.turn + 1);
-        match tokens.and_then(|tokens| plan.next_turn(&job, tokens)) {
+        match tokens.and_then(|tokens| plan.next_turn(job, tokens)) {
             Some(next) => self.later.add(now_s + thinks_s, Next::Turn(next)),
             None if !self.is_closed() => {}
             None => {

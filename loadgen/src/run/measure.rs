@@ -21,10 +21,6 @@ use crate::traces;
 
 /// How often the caller hears how far it is.
 const TICK: Duration = Duration::from_millis(250);
-/// How many tasks a lane runs before it looks at the clock and the sockets again: half of the
-/// runtime's own number. A burst of answers holds back what is due for so many of them at most.
-/// With 8, what the looking costs made the lag larger.
-const EVENT_INTERVAL: u32 = 31;
 
 /// Why nothing could be measured.
 #[derive(Debug, thiserror::Error)]
@@ -185,10 +181,7 @@ fn start_lanes(
         lanes.push(Arc::clone(&lane));
         let (stopped, alive, pacing) = (stopped.clone(), alive.clone(), pacing.clone());
         spawn("lane", move || {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .event_interval(EVENT_INTERVAL)
-                .build();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             if let Ok(runtime) = runtime {
                 runtime.block_on(lane.serve(share, stopped, pacing));
                 // Requests that are open now end as unfinished; a name that is still being looked

@@ -62,6 +62,7 @@ impl Pause {
             // What fired before it was set anew reads as nothing.
             let fired = ready.try_io(|timer| Ok(rustix::io::read(timer.get_ref(), &mut [0; 8])?));
             if let Ok(fired) = fired {
+                ready.clear_ready();
                 return fired.map(drop);
             }
         }

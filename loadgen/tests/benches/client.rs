@@ -69,7 +69,7 @@ fn main() {
             let round = bare_rate(server.address);
             bare = if round.0 > bare.0 { round } else { bare };
             // More than it can send, so that it always has something to send.
-            let outcome = outcome(server.address, 1.2 * bare.0, CONNECTIONS);
+            let outcome = outcome(server.address, bare.0, CONNECTIONS);
             let total = outcome.record.total();
             assert_eq!(total.n_errors(), 0, "{:?}", outcome.record.examples);
             let round = (

@@ -30,10 +30,13 @@ pub(super) fn warnings(plan: &Plan, outcome: &Outcome, report: &Report) -> Vec<S
     }
     if report.client.is_bottleneck && !is_unanswered {
         let lag_ms = total.schedule_lag.p99.unwrap_or(0.0) * 1e3;
+        let unsent = match outcome.unsent {
+            0 => String::new(),
+            n => format!(", {n} not at all"),
+        };
         warnings.push(format!(
-            "the client was the bottleneck: requests left up to {lag_ms:.1} ms late (p99), {} not \
-             at all; use more --threads or --connections, another machine or a lower rate",
-            outcome.unsent
+            "the client was the bottleneck: requests left up to {lag_ms:.1} ms late (p99){unsent}; \
+             use more --threads or --connections, another machine or a lower rate"
         ));
     }
     if total.errors_by_class.contains_key("client_limit") {
