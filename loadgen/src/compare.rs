@@ -4,7 +4,6 @@
 
 mod result;
 
-use std::fmt::Write as _;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -125,12 +124,10 @@ impl Comparison {
         for (name, result) in [("before: ", &self.before), ("after:  ", &self.after)] {
             text.push_str(&text::wrapped(name, "        ", &result.described()));
         }
-        // Writing to a String cannot fail.
-        let _ = writeln!(
-            text,
-            "\n{:<20}{:>11}{:>11}{:>10}   {}",
-            "", "before", "after", "change", "95 % of the change"
-        );
+        text.push_str(&format!(
+            "\n{:<20}{:>11}{:>11}{:>10}   95 % of the change\n",
+            "", "before", "after", "change"
+        ));
         for row in &self.rows {
             let shown = |value| number(row.metric, value);
             let change = row.change.map_or_else(|| "–".to_owned(), percent);
@@ -144,7 +141,8 @@ impl Comparison {
                 shown(row.before),
                 shown(row.after),
             );
-            let _ = writeln!(text, "{}", line.trim_end());
+            text.push_str(line.trim_end());
+            text.push('\n');
         }
         for warning in &self.warnings {
             text.push_str(&text::wrapped("WARNING: ", "         ", warning));

@@ -31,7 +31,7 @@ fn other_tools_results_are_read_under_our_names() {
     near(&guidellm, "ttft.p90", 0.024_395_7);
     near(&guidellm, "tpot.mean", 0.005_002_5);
     near(&guidellm, "e2e.p99", 0.221_677);
-    assert_eq!(guidellm.metrics["errors"].mean, 0.0);
+    assert_eq!(guidellm.metrics["errors"].values, [0.0]);
     assert!(!guidellm.metrics.contains_key("itl.mean"), "it has none between pieces");
 
     let comparison = Comparison::of(vllm, guidellm);
