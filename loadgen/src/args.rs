@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::stdio::{ErrorChain, Output};
-use crate::{dcgm, profiles, run, server};
+use crate::{compare, dcgm, profiles, run, server};
 
 /// LLM serving engines without GPUs, and the load that is put on them.
 #[derive(Debug, Parser)]
@@ -38,6 +38,8 @@ pub enum Command {
     Dcgm(dcgm::Args),
     /// Put load on an OpenAI-compatible server and report what its users would see.
     Run(Box<run::Args>),
+    /// Set two results beside each other, and say whether they differ by more than chance.
+    Compare(compare::Args),
 }
 
 impl Args {
@@ -51,6 +53,7 @@ impl Args {
             Command::Profiles(args) => args.run(&mut out).map(|()| 0),
             Command::Dcgm(args) => args.run(&mut out).map(|()| 0),
             Command::Run(args) => args.run(&mut out),
+            Command::Compare(args) => args.run(&mut out).map(|()| 0),
         };
         match result {
             Ok(code) => ExitCode::from(code),

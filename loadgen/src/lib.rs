@@ -8,6 +8,8 @@
 //! - [`exposition`]: what an engine's `/metrics` looks like, by server and version; pure.
 //! - [`server`]: the engines behind real sockets, moved by the wall clock: `loadgen engine`.
 //! - [`run`]: the load generator, open loop, over real sockets.
+//! - [`compare`]: two of its results, or another tool's, beside each other; [`spread`]: how far a
+//!   mean can be trusted.
 //! - [`traces`]: requests in time, from the public traces' formats or generated.
 //! - [`calibration`]: published measurements, and the same loads put on a profile.
 //! - [`dcgm`]: the GPUs under the engines, as dcgm-exporter shows them.
@@ -104,6 +106,7 @@
 
 pub mod args;
 pub mod calibration;
+pub mod compare;
 pub mod dcgm;
 pub mod duration;
 pub mod engine;
@@ -113,6 +116,7 @@ mod listen;
 pub mod profiles;
 pub mod run;
 pub mod server;
+pub mod spread;
 pub mod stdio;
 pub mod text;
 pub mod traces;

@@ -2,8 +2,9 @@
 //!
 //! # How it measures
 //!
-//! - **Open loop.** A thread of its own hands each request over at its moment, whatever has become
-//!   of the others (`pacer`). Threads that share nothing send and read (`lane`, `exchange`).
+//! - **Open loop.** Each request is handed out at its moment, whatever has become of the others.
+//!   Threads that share nothing keep time, send and read, each its own share of the schedule
+//!   (`lane`, `exchange`). A closed loop is there for those who ask for it by name.
 //! - **From the intended start.** Time to first token and whole time begin when a request was
 //!   *due*: a server that stalls, or a client that is late, shows in the percentiles. How late the
 //!   client was is a distribution of its own, the schedule lag; where it is large against what was
@@ -16,8 +17,9 @@
 //!
 //! # Reading order
 //!
-//! `settle` and `plan` (what is settled before) → `pacer` → `lane` → `exchange` with `sse` and `answer` →
-//! `record` and `timeline` → `measure` (one run) → `report`, `elasticity`, `knee`, `slo`.
+//! `settle` and `plan` (what is settled before) → `lane` with `pause` and `later` → `exchange` with
+//! `stamp`, `sse` and `answer` → `record` and `timeline` → `measure` (one run) → `report`,
+//! `elasticity`, `knee`, `seeds`, `slo`.
 //!
 //! # Invariants
 //!
@@ -35,17 +37,20 @@ mod exchange;
 pub mod failure;
 pub mod knee;
 mod lane;
+mod later;
 pub mod measure;
-mod pacer;
+pub mod pause;
 pub mod plan;
 pub mod progress;
 pub mod prompt;
 pub mod record;
 pub mod replicas;
 pub mod report;
+pub mod seeds;
 mod settle;
 pub mod slo;
 mod sse;
+mod stamp;
 pub mod target;
 pub mod timeline;
 pub mod users;
@@ -78,6 +83,8 @@ Examples:
   loadgen run --url http://gw --model m --rate 2@330s,4@6m,1 --arrival gamma:2
   loadgen run --url http://gw --model m --trace azure.csv --trace-format azure
   loadgen run --url http://gw --model m --rate 1 --find-knee
+  loadgen run --url http://gw --model m --rate 0.5 --turns 4 --think 20s
+  loadgen run --url http://gw --model m --rate 5 --seeds 5 --format json
 
 Exit codes: 0 measured, 1 a --require failed, 2 could not run, or nothing
 was answered: there is a report then, and no figure in it says anything.";
@@ -106,7 +113,7 @@ pub struct Args {
     pub balance: Balance,
 
     /// Requests a second: `5`, steps `2@330s,4@6m,1`, a ramp `1-50@10m`, or a row of these.
-    #[arg(long, value_name = "RATE", required_unless_present = "trace", help_heading = "When")]
+    #[arg(long, value_name = "RATE", required_unless_present_any = ["trace", "users"], help_heading = "When")]
     pub rate: Option<Curve>,
     /// How the gaps between requests vary: poisson, constant, or gamma:CV (above 1 burstier).
     #[arg(
@@ -117,6 +124,16 @@ pub struct Args {
         help_heading = "When"
     )]
     pub arrival: Process,
+    /// A closed loop instead of a rate: so many users, each of whom waits for the answer before
+    /// the next request. A server that stalls is asked less, and its stall hardly shows.
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000),
+        conflicts_with_all = ["rate", "trace", "arrival", "find_knee", "print_schedule"],
+        help_heading = "When"
+    )]
+    pub users: Option<u32>,
     /// A trace to replay instead of a rate.
     #[arg(
         long,
@@ -153,10 +170,34 @@ pub struct Args {
     /// Settles everything that is drawn.
     #[arg(long, default_value_t = 1, help_heading = "When")]
     pub seed: u64,
+    /// Run this often, each time with another seed, so that it is seen how much of a figure is
+    /// chance; `loadgen compare` tells two such results apart.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u16).range(1..=1_000),
+        conflicts_with_all = ["find_knee", "print_schedule"],
+        help_heading = "When"
+    )]
+    pub seeds: u16,
     /// Send nothing, and print when what would be sent: a trace for --trace-format csv.
     #[arg(long, conflicts_with_all = ["find_knee", "output"], help_heading = "When")]
     pub print_schedule: bool,
 
+    /// Requests of a conversation: a mean, or mean and spread, such as 4:0.5. Each begins as the
+    /// rate says; the next one comes after the answer, with all that was said in its prompt.
+    #[arg(
+        long,
+        value_name = "SIZE",
+        conflicts_with_all = ["trace", "find_knee", "print_schedule"],
+        help_heading = "Users"
+    )]
+    pub turns: Option<Size>,
+    /// How long users think after an answer before they go on, in the mean, some shorter, some
+    /// longer; for --turns and --users.
+    #[arg(long, value_name = "DURATION", value_parser = seconds, default_value = "0", help_heading = "Users")]
+    pub think: f64,
     /// Users leave who have no first token after this long in the mean, some sooner, some later.
     #[arg(long, value_name = "DURATION", value_parser = seconds, help_heading = "Users")]
     pub patience: Option<f64>,
@@ -248,6 +289,9 @@ pub struct Args {
     /// The longest that a request may take.
     #[arg(long, value_name = "DURATION", value_parser = seconds, default_value = "10m", help_heading = "Limits")]
     pub timeout: f64,
+    /// The longest silence within an answer that has begun; what is silent longer has failed.
+    #[arg(long, value_name = "DURATION", value_parser = seconds, help_heading = "Limits")]
+    pub stall: Option<f64>,
     /// How long open requests may go on after the last was due.
     #[arg(long, value_name = "DURATION", value_parser = seconds, default_value = "30s", help_heading = "Limits")]
     pub grace: f64,
@@ -321,7 +365,7 @@ impl Args {
             let report = if self.find_knee {
                 self.find_knee(plan, interrupted, &mut display).await
             } else {
-                self.measure(&Arc::new(plan), interrupted, &mut display).await
+                self.measure_seeds(plan, interrupted, &mut display).await
             };
             display.end();
             report
@@ -350,6 +394,35 @@ impl Args {
         Ok((Report::new(plan, &outcome, &self.require), outcome))
     }
 
+    /// Measures once with each seed.
+    async fn measure_seeds(
+        &self,
+        mut plan: Plan,
+        interrupted: watch::Receiver<bool>,
+        display: &mut Display,
+    ) -> anyhow::Result<(Report, Outcome)> {
+        let mut reports = Vec::new();
+        loop {
+            let seed = plan.seed;
+            if self.seeds > 1 {
+                display.begin(format!("seed {seed}: "));
+            }
+            let shared = Arc::new(plan);
+            let (report, outcome) = self.measure(&shared, interrupted.clone(), display).await?;
+            let is_last = reports.len() + 1 >= usize::from(self.seeds)
+                || report.is_unanswered()
+                || outcome.is_interrupted
+                || outcome.trace_error.is_some();
+            reports.push(report);
+            if is_last {
+                let report = seeds::together(reports)?.context("no run was made")?;
+                return Ok((report, outcome));
+            }
+            plan = Arc::into_inner(shared).context("a thread outlived its run")?;
+            plan.reseed(seed.wrapping_add(1));
+        }
+    }
+
     /// Measures at one rate after the other; the report is that of the highest that held, or of the
     /// last.
     async fn find_knee(
@@ -366,7 +439,7 @@ impl Args {
         let mut limit = None;
         while let Some(rate) = search.next_rate() {
             plan.load = Load::Rate { curve: Curve::constant(rate), process: self.arrival };
-            plan.seed = plan.seed.wrapping_add(1);
+            plan.reseed(plan.seed.wrapping_add(1));
             match self.check_schedule(&plan) {
                 Err(nothing_due) if steps.is_empty() => return Err(nothing_due),
                 Err(_) => {

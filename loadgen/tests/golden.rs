@@ -449,6 +449,29 @@ fn what_is_shown_of_lmdeploy_and_sglang_is_on_their_own_pages() {
     check_part_of("sglang-0.5.23-heads.txt", &Dialect::SGLANG);
 }
 
+/// What Triton itself counts; what its TensorRT-LLM backend adds needs a GPU.
+#[test]
+fn what_is_shown_of_triton_itself_is_on_its_own_page() {
+    let (replica, http) = (server(|_| {}), Http::new(0.0));
+    let ranks = [Rank::of(&replica)];
+    let mut page = String::new();
+    render(&Dialect::TRITON, &Server::new("tiny-llama", &ranks, &http), &mut page);
+    let own = families(&kept("triton-2.51.0-queued.txt"));
+    for name in ["nv_inference_request_success", "nv_inference_pending_request_count"] {
+        let of = |families: &[Family]| -> (String, String, Vec<String>) {
+            let family = families.iter().find(|family| family.name == name).unwrap();
+            let series = family.samples.iter().map(|(series, _)| series.clone()).collect();
+            (family.help.clone(), family.kind.clone(), series)
+        };
+        let (shown, own) = (of(&families(&page)), of(&own));
+        assert_eq!((shown.0, shown.1), (own.0, own.1), "{name}");
+        assert!(
+            !shown.2.is_empty() && shown.2.iter().all(|series| own.2.contains(series)),
+            "{name}"
+        );
+    }
+}
+
 #[test]
 fn every_captured_page_of_these_versions_has_its_test() {
     let Some(_present) = captured("metrics-idle.txt") else {

@@ -10,6 +10,7 @@
 )]
 
 mod captured;
+mod compare;
 mod dcgm;
 mod golden;
 mod published;

@@ -7,6 +7,7 @@ mod elastic;
 mod engine;
 mod forms;
 mod honesty;
+mod loops;
 mod server;
 mod users;
 

@@ -24,6 +24,8 @@ impl Args {
             ("slo-tpot", Some(self.slo_tpot), LEAST_S..=DAY_S, "1ms to 1d"),
             ("slo-e2e", self.slo_e2e, LEAST_S..=DAY_S, "1ms to 1d"),
             ("timeout", Some(self.timeout), LEAST_S..=DAY_S, "1ms to 1d"),
+            ("stall", self.stall, LEAST_S..=DAY_S, "1ms to 1d"),
+            ("think", Some(self.think), 0.0..=DAY_S, "at most 1d"),
             ("patience", self.patience, LEAST_S..=DAY_S, "1ms to 1d"),
             ("grace", Some(self.grace), 0.0..=DAY_S, "at most 1d"),
         ];
@@ -32,6 +34,10 @@ impl Args {
                 bail!("--{flag} is {seconds}s: expected {expected}");
             }
         }
+        ensure!(
+            self.think <= 0.0 || self.users.is_some() || self.turns.is_some(),
+            "--think is of no use: expected --users or --turns beside it"
+        );
         let gpus = self.gpus_per_replica;
         ensure!(
             (1e-3..=1e4).contains(&gpus),

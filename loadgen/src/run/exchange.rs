@@ -11,13 +11,14 @@ use bytes::Bytes;
 use http::header;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::{Body as _, Incoming};
-use tokio::time::{Instant, Sleep, sleep, sleep_until};
+use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
 
 use super::answer::{self, Chunk, Form, Usage};
 use super::failure::{Failure, Fault};
 use super::lane::{Job, Lane};
 use super::record::{Ended, Record};
 use super::sse;
+use super::stamp::Written;
 use super::target::Sender;
 
 /// The longest answer in one piece; a stream may be longer.
@@ -31,7 +32,13 @@ const LINGER: Duration = Duration::from_secs(1);
 struct Flight<'a> {
     lane: &'a Lane,
     job: &'a Job,
+    /// When its first byte was handed to the kernel; until then, when it was taken up.
     sent_s: f64,
+    /// How long the opening of a connection took.
+    opening_s: f64,
+    /// Where the connection notes what it hands to the kernel, until that is known.
+    written: Option<Written>,
+    has_left: bool,
     first_s: Option<f64>,
     last_s: f64,
     events: u32,
@@ -64,28 +71,29 @@ impl Timers {
 
 impl Lane {
     /// Sends a request, reads its answer and notes what became of it.
-    pub(super) async fn perform(&self, job: Job, timers: &mut Timers) {
+    pub(super) async fn perform(&self, job: &Job, timers: &mut Timers) {
         let Timers { limit, linger } = timers;
         limit.as_mut().reset(Instant::now() + self.plan().timeout);
         let has_begun = AtomicBool::new(false);
-        let mut flight = Flight::begin(self, &job, &has_begun);
+        let mut flight = Flight::begin(self, job, &has_begun);
         let exchanged = tokio::select! {
             biased;
             exchanged = persist(&mut flight) => exchanged,
             () = limit => Err((self.lateness(&has_begun), None)),
-            fault = self.loss_of_patience(&job, &has_begun) => Err((fault, None)),
+            fault = self.loss_of_patience(job, &has_begun) => Err((fault, None)),
         };
-        let idle = match exchanged {
+        let (idle, tokens) = match exchanged {
             Ok(idle) => {
                 flight.completed();
-                Some(idle)
+                (Some(idle), Some(flight.tokens()))
             }
             Err((fault, idle)) => {
                 flight.failed(fault);
-                idle
+                (idle, None)
             }
         };
         self.shared().ended_on(job.target);
+        self.follow(job, tokens);
         if let Some(Idle { sender, body }) = idle {
             let is_whole = match body {
                 None => true,
@@ -181,7 +189,8 @@ async fn exchange(flight: &mut Flight<'_>) -> Exchanged {
     );
     let gone = |fault| (fault, None);
     let request = lane.request(job.target, is_chat, body).map_err(gone)?;
-    let (mut sender, response) = send(lane, job.target, request).await.map_err(gone)?;
+    let (mut sender, response) = flight.send(request).await.map_err(gone)?;
+    flight.left();
     let status = response.status().as_u16();
     if status != 200 {
         flight.retry_after_s = response
@@ -192,7 +201,7 @@ async fn exchange(flight: &mut Flight<'_>) -> Exchanged {
         let read = Box::pin(read).await;
         let (body, is_whole) = read.map_or((Bytes::new(), false), |body| (body.to_bytes(), true));
         let fault = answer::refused(status, &body, &class.form.model);
-        let is_open = is_whole && sender.ready().await.is_ok();
+        let is_open = is_whole && sender.http.ready().await.is_ok();
         return Err((fault, is_open.then_some(Idle { sender, body: None })));
     }
     let is_stream = response
@@ -209,35 +218,6 @@ async fn exchange(flight: &mut Flight<'_>) -> Exchanged {
     }
 }
 
-/// Sends on an idle connection, or on a new one. A connection that was closed before it took
-/// anything of the request costs the request nothing but time; after that only `persist` sends it again.
-async fn send(
-    lane: &Lane,
-    target: usize,
-    mut request: http::Request<Full<Bytes>>,
-) -> Result<(Sender, http::Response<Incoming>), Fault> {
-    loop {
-        let (mut sender, is_new) = match lane.take_idle(target) {
-            Some(sender) => (sender, false),
-            // What happens seldom lies apart: every request carries its future with it.
-            None => (Box::pin(lane.plan().targets[target].connect()).await?, true),
-        };
-        if let Err(error) = sender.ready().await {
-            if is_new {
-                return Err(Failure::Closed.because(error));
-            }
-            continue;
-        }
-        match sender.try_send_request(request).await {
-            Ok(response) => return Ok((sender, response)),
-            Err(mut refused) => match refused.take_message() {
-                Some(unsent) if !is_new => request = unsent,
-                Some(_) | None => return Err(Failure::Closed.because(refused.into_error())),
-            },
-        }
-    }
-}
-
 impl<'a> Flight<'a> {
     fn begin(lane: &'a Lane, job: &'a Job, has_begun: &'a AtomicBool) -> Flight<'a> {
         let sent_s = lane.shared().now_s();
@@ -245,6 +225,9 @@ impl<'a> Flight<'a> {
             lane,
             job,
             sent_s,
+            opening_s: 0.0,
+            written: None,
+            has_left: false,
             first_s: None,
             last_s: sent_s,
             events: 0,
@@ -257,15 +240,67 @@ impl<'a> Flight<'a> {
             has_begun,
             has_ended: false,
         };
-        flight.note(|record| record.sent(job.class, job.due_s, sent_s));
+        flight.note(|record| record.sent(job.class, sent_s));
         flight
+    }
+
+    /// Sends on an idle connection, or on a new one. A connection that was closed before it took
+    /// anything of the request costs the request nothing but time; after that only `persist` sends
+    /// it again.
+    async fn send(
+        &mut self,
+        mut request: http::Request<Full<Bytes>>,
+    ) -> Result<(Sender, http::Response<Incoming>), Fault> {
+        loop {
+            let (mut sender, is_new) = match self.lane.take_idle(self.job.target) {
+                Some(sender) => (sender, false),
+                // What happens seldom lies apart: every request carries its future with it.
+                None => (Box::pin(self.open()).await?, true),
+            };
+            if let Err(error) = sender.http.ready().await {
+                if is_new {
+                    return Err(Failure::Closed.because(error));
+                }
+                continue;
+            }
+            sender.written.begin();
+            self.written = Some(sender.written.clone());
+            match sender.http.try_send_request(request).await {
+                Ok(response) => return Ok((sender, response)),
+                Err(mut refused) => match refused.take_message() {
+                    Some(unsent) if !is_new => request = unsent,
+                    Some(_) | None => return Err(Failure::Closed.because(refused.into_error())),
+                },
+            }
+        }
+    }
+
+    async fn open(&mut self) -> Result<Sender, Fault> {
+        let began = Instant::now();
+        let opened = self.lane.plan().targets[self.job.target].connect().await;
+        self.opening_s += began.elapsed().as_secs_f64();
+        opened
+    }
+
+    /// Notes how late the first byte of the first attempt was. The opening of a connection is no
+    /// lateness of the client: it is the network's and the server's, and in the time to first token.
+    fn left(&mut self) {
+        if std::mem::replace(&mut self.has_left, true) {
+            return;
+        }
+        if let Some(at) = self.written.take().and_then(|written| written.at()) {
+            self.sent_s = at.saturating_duration_since(self.lane.shared().start).as_secs_f64();
+            self.last_s = self.sent_s;
+        }
+        let lag_s = (self.sent_s - self.job.due_s - self.opening_s).max(0.0);
+        self.note(|record| record.left(self.job.class, lag_s));
     }
 
     /// Reads a stream to its `[DONE]`.
     async fn read_stream(&mut self, mut body: Incoming) -> Result<Incoming, Fault> {
         let mut parser = sse::Parser::default();
         while !self.is_done {
-            match body.frame().await {
+            match self.within_stall(body.frame()).await? {
                 Some(Ok(frame)) => {
                     if let Ok(data) = frame.into_data() {
                         let at_s = self.lane.shared().now_s();
@@ -278,6 +313,17 @@ impl<'a> Flight<'a> {
         }
         self.check_tokens()?;
         Ok(body)
+    }
+
+    /// Waits for a piece of a stream, but not for ever.
+    async fn within_stall<T>(&self, piece: impl Future<Output = T>) -> Result<T, Fault> {
+        match self.lane.plan().stall {
+            None => Ok(piece.await),
+            Some(stall) => timeout(stall, piece).await.map_err(|_silent| {
+                let (got, limit_s) = (self.events, stall.as_secs_f64());
+                Failure::Stalled.because(format_args!("{limit_s} s of silence, {got} pieces came"))
+            }),
+        }
     }
 
     fn event(&mut self, event: &[u8], at_s: f64) -> Result<(), Fault> {
@@ -365,6 +411,7 @@ impl<'a> Flight<'a> {
 
     fn ended(&mut self) -> Ended {
         self.has_ended = true;
+        self.left();
         Ended {
             due_s: self.job.due_s,
             at_s: self.lane.shared().now_s(),
@@ -374,6 +421,12 @@ impl<'a> Flight<'a> {
             asked_input: self.job.input_tokens,
             usage: self.usage.map(|usage| (usage.prompt_tokens, usage.completion_tokens)),
         }
+    }
+
+    /// Tokens of the answer, by the server's count where there is one.
+    fn tokens(&self) -> u32 {
+        self.usage
+            .map_or(self.events, |usage| u32::try_from(usage.completion_tokens).unwrap_or(u32::MAX))
     }
 
     fn completed(&mut self) {

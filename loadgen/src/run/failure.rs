@@ -20,6 +20,8 @@ pub enum Failure {
     Timeout,
     /// The user left before the first token.
     Abandoned,
+    /// The answer began and then fell silent for longer than is allowed.
+    Stalled,
     /// A status other than 200.
     Status(u16),
     /// The connection ended before the answer began.
@@ -47,6 +49,7 @@ impl Failure {
             Failure::Tls => "tls",
             Failure::Timeout => "timeout",
             Failure::Abandoned => "abandoned",
+            Failure::Stalled => "stalled",
             Failure::Status(status) => return Cow::Owned(format!("http_{status}")),
             Failure::Closed => "closed",
             Failure::CutShort => "cut_short",

@@ -1,35 +1,60 @@
-//! A thread that sends: its own runtime, its own connections, its own record, so that threads share
-//! nothing on the way of a request.
+//! A thread that sends: its own runtime, its own connections, its own record and its own share of the
+//! schedule, so that threads share nothing on the way of a request. It keeps time itself: a thread
+//! of its own for that would compete with it for a processor, and each request would cost a switch
+//! from one to the other.
 //!
-//! Must not decide when a request is due: jobs come from the pacer.
+//! Must not wait for an answer before it hands out what is due: that is what makes the loop open.
 
-use std::future::poll_fn;
+use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::stream::{self, StreamExt as _};
 use http::header;
 use http_body_util::Full;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 
 use super::exchange::Timers;
 use super::failure::{Failure, Fault};
-use super::plan::Plan;
+use super::later::{Later, Next};
+use super::pause::Pause;
+use super::plan::{Balance, Load, Plan, Planned};
 use super::record::Record;
 use super::target::Sender;
 use crate::engine::Prefix;
+use crate::traces;
 
 /// Idle connections are not used after this long: uvicorn, in front of vLLM and SGLang, closes its
 /// own after 5 s.
 const MOST_IDLE: Duration = Duration::from_secs(4);
+/// Requests that may wait for a connection in each thread; at some 100 bytes each, 26 MB. What is
+/// due beyond that is counted and not sent.
+const MOST_WAITING: usize = 1 << 18;
+/// The shortest wait: at high rates several requests are handed out at once, and are late by this
+/// much at most, rather than each for the price of a timer.
+const LEAST_WAIT_S: f64 = 100e-6;
+/// A user of a closed loop who got no answer comes back after this time at the earliest: users who
+/// do not would ask a server that refuses as fast as it can refuse.
+const LEAST_AFTER_FAILURE_S: f64 = 1.0;
+/// Connections that are opened ahead: what comes in this time, at most so many, so many at once.
+const AHEAD_S: f64 = 0.01;
+const MOST_AHEAD: f64 = 512.0;
+const OPEN_AT_ONCE: usize = 32;
+/// Threads begin before the first request is due, and the earlier the more they have to open.
+const HEAD_START: Duration = Duration::from_millis(20);
+const AHEAD_EACH: Duration = Duration::from_millis(1);
 
 /// What the threads of a run have in common.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) plan: Arc<Plan>,
     pub(super) start: Instant,
+    /// Connections that are opened before.
+    n_ahead: usize,
     /// Open requests of each target.
     open: Vec<AtomicUsize>,
     chat_paths: Vec<http::Uri>,
@@ -37,7 +62,16 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(plan: Arc<Plan>, start: Instant) -> Result<Shared, http::Error> {
+    /// The run begins when its threads have.
+    pub(super) fn new(plan: Arc<Plan>) -> Result<Shared, http::Error> {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "0 to a few hundred"
+        )]
+        let n_ahead = (plan.first_rate_per_s() * AHEAD_S).clamp(0.0, MOST_AHEAD) as usize;
+        let n_ahead = n_ahead.min(plan.connections);
+        let start = Instant::now() + HEAD_START + AHEAD_EACH * u32::try_from(n_ahead).unwrap_or(0);
         let paths = |path| {
             plan.targets
                 .iter()
@@ -47,7 +81,7 @@ impl Shared {
         let (chat_paths, completion_paths) =
             (paths("/v1/chat/completions")?, paths("/v1/completions")?);
         let open = plan.targets.iter().map(|_| AtomicUsize::new(0)).collect();
-        Ok(Shared { plan, start, open, chat_paths, completion_paths })
+        Ok(Shared { plan, start, n_ahead, open, chat_paths, completion_paths })
     }
 
     /// Seconds since the start of the run.
@@ -70,10 +104,12 @@ impl Shared {
     }
 }
 
-/// One request that is due.
-#[derive(Debug)]
+/// One request.
+#[derive(Debug, Clone)]
 pub(super) struct Job {
     pub(super) number: u64,
+    /// Which of its conversation, from 0.
+    pub(super) turn: u32,
     pub(super) due_s: f64,
     pub(super) class: usize,
     pub(super) target: usize,
@@ -84,55 +120,217 @@ pub(super) struct Job {
     pub(super) counts: bool,
 }
 
+impl Job {
+    fn new(number: u64, planned: Planned) -> Job {
+        let Planned { due_s, class, input_tokens, output_tokens, prefix } = planned;
+        let (turn, target, counts) = (0, 0, true);
+        Job { number, turn, due_s, class, target, input_tokens, output_tokens, prefix, counts }
+    }
+}
+
+/// A lane's share of the schedule: every request has its number, whoever sends it.
+pub(super) type Share = Box<dyn Iterator<Item = (u64, Result<Planned, traces::Error>)> + Send>;
+
 /// One thread.
 #[derive(Debug)]
 pub(super) struct Lane {
     shared: Arc<Shared>,
     // The one used last is used next: few connections carry the load, the rest grow old.
     idle: Mutex<Vec<Vec<(Sender, Instant)>>>,
+    /// Due, but without a connection.
+    waiting: Mutex<VecDeque<Job>>,
+    /// What follows an answer.
+    later: Later,
+    /// Its users of a closed loop; none in an open one.
+    users: Range<u64>,
+    slots: Arc<Semaphore>,
+    connections: u32,
     record: Mutex<Record>,
+    /// What ended its share early.
+    trace_error: Mutex<Option<traces::Error>>,
 }
 
 impl Lane {
-    pub(super) fn new(shared: Arc<Shared>) -> Lane {
+    pub(super) fn new(shared: Arc<Shared>, connections: u32, users: Range<u64>) -> Lane {
         let idle = shared.plan.targets.iter().map(|_| Vec::new()).collect();
         let record = Record::new(shared.plan.classes.len());
-        Lane { shared, idle: Mutex::new(idle), record: Mutex::new(record) }
+        Lane {
+            shared,
+            idle: Mutex::new(idle),
+            waiting: Mutex::default(),
+            later: Later::default(),
+            users,
+            slots: Arc::new(Semaphore::new(connections as usize)),
+            connections,
+            record: Mutex::new(record),
+            trace_error: Mutex::default(),
+        }
     }
 
-    /// Sends the jobs as they come, as many at once as there are connections, until there are no
-    /// more and all have ended, or until told to stop.
+    /// Sends what comes when it is due, as many at once as there are connections, until there is no
+    /// more and all have ended, or until told to stop. Drops `pacing` when nothing more will be due.
     pub(super) async fn serve(
         self: Arc<Lane>,
-        jobs: mpsc::Receiver<Job>,
+        share: Share,
         mut stop: watch::Receiver<bool>,
-        connections: usize,
+        pacing: mpsc::Sender<()>,
     ) {
-        let slots = Arc::new(Semaphore::new(connections));
-        let jobs = Arc::new(Mutex::new(jobs));
         let work = async {
-            while let Ok(slot) = Arc::clone(&slots).acquire_owned().await {
-                let next = poll_fn(|context| waiting(&jobs).poll_recv(context));
-                let Some(first) = next.await else { break };
-                let (lane, jobs) = (Arc::clone(&self), Arc::clone(&jobs));
-                tokio::spawn(async move {
-                    let mut timers = Timers::new();
-                    let mut next = Some(first);
-                    while let Some(job) = next {
-                        lane.perform(job, &mut timers).await;
-                        // What waits already needs no task of its own.
-                        next = waiting(&jobs).try_recv().ok();
-                    }
-                    drop(slot);
-                });
-            }
-            let all = u32::try_from(connections).unwrap_or(u32::MAX);
-            drop(slots.acquire_many(all).await);
+            self.open_ahead().await;
+            self.pace(share).await;
+            drop(pacing);
+            drop(self.slots.acquire_many(self.connections).await);
         };
         tokio::select! {
             biased;
             _ = stop.wait_for(|stop| *stop) => {}
             () = work => {}
+        }
+    }
+
+    /// Opens connections before the first request is due, as many as come in [`AHEAD_S`]. A service
+    /// that is asked fast has them already; here each would cost as much as several requests, just
+    /// when the first ones are due, and the later these leave the more connections are needed.
+    async fn open_ahead(&self) {
+        let plan = self.plan();
+        let n_each = self.shared.n_ahead / plan.n_lanes.max(1) / plan.targets.len();
+        let opening = (0..plan.targets.len()).flat_map(|target| {
+            (0..n_each).map(move |_| async move { (target, plan.targets[target].connect().await) })
+        });
+        let opened = async {
+            let mut opening = stream::iter(opening).buffer_unordered(OPEN_AT_ONCE);
+            while let Some((target, Ok(sender))) = opening.next().await {
+                self.put_back(target, sender);
+            }
+        };
+        // Who does not answer by then is asked when it is needed.
+        drop(tokio::time::timeout_at(self.shared.start, opened).await);
+    }
+
+    /// Hands each request out at its moment: those of the schedule, and those that follow an answer
+    /// until the end of the run.
+    async fn pace(self: &Arc<Lane>, mut share: Share) {
+        let pause = Pause::new().ok();
+        let plan = self.plan();
+        let until_s = plan.is_followed().then(|| plan.span_s()).flatten();
+        let mut next = if self.is_closed() { None } else { self.next_of(&mut share) };
+        for user in self.users.clone() {
+            self.later.add(plan.users.thinks_s(user, 0), Next::User);
+        }
+        loop {
+            // What follows an answer after the end is no part of the run.
+            let now_s = until_s.into_iter().fold(self.shared.now_s(), f64::min);
+            while let Some(job) = next.take_if(|job| job.due_s <= now_s) {
+                self.hand_out(job);
+                next = self.next_of(&mut share);
+            }
+            while let Some((due_s, follower)) = self.later.take(now_s) {
+                let job = match follower {
+                    Next::Turn(job) => Some(job),
+                    Next::User => self.next_of(&mut share).map(|job| Job { due_s, ..job }),
+                };
+                if let Some(job) = job {
+                    self.hand_out(job);
+                }
+            }
+            let due_s = next.as_ref().map(|job| job.due_s);
+            let wake_s = match (until_s, due_s) {
+                (Some(until_s), _) if now_s >= until_s => return,
+                (None, None) => return,
+                (None, Some(due_s)) => due_s,
+                (Some(until_s), _) => {
+                    due_s.into_iter().chain(self.later.first_s()).fold(until_s, f64::min)
+                }
+            };
+            let wake_s = wake_s.max(now_s + LEAST_WAIT_S);
+            let moment = self.shared.start + Duration::from_secs_f64(wake_s);
+            let waited = async {
+                match &pause {
+                    Some(pause) => pause.until(moment).await,
+                    None => tokio::time::sleep_until(moment).await,
+                }
+            };
+            tokio::select! {
+                biased;
+                () = waited => {}
+                () = self.later.added.notified() => {}
+            }
+        }
+    }
+
+    /// The next request of the schedule; none after an error either.
+    fn next_of(&self, share: &mut Share) -> Option<Job> {
+        let (number, planned) = share.next()?;
+        match planned {
+            Ok(planned) => Some(Job::new(number, planned)),
+            Err(error) => {
+                *locked(&self.trace_error) = Some(error);
+                None
+            }
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        matches!(self.plan().load, Load::Users { .. })
+    }
+
+    /// Begins a request, or lets it wait for a connection.
+    fn hand_out(self: &Arc<Lane>, mut job: Job) {
+        let plan = self.plan();
+        job.counts = job.due_s >= plan.warmup_s;
+        {
+            let mut record = locked(&self.record);
+            record.last_due_s = job.due_s;
+            if job.counts {
+                record.scheduled(job.class, job.due_s);
+            }
+        }
+        job.target = match plan.balance {
+            Balance::RoundRobin => {
+                usize::try_from(job.number % plan.targets.len() as u64).unwrap_or(0)
+            }
+            Balance::Least => self.shared.least_open(),
+        };
+        self.shared.begins_on(job.target);
+        if let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() {
+            tokio::spawn(Arc::clone(self).work(job, slot));
+            return;
+        }
+        let mut waiting = locked(&self.waiting);
+        if waiting.len() < MOST_WAITING {
+            waiting.push_back(job);
+        } else {
+            self.shared.ended_on(job.target);
+            locked(&self.record).unsent += 1;
+        }
+    }
+
+    async fn work(self: Arc<Lane>, first: Job, slot: OwnedSemaphorePermit) {
+        let mut timers = Timers::new();
+        let mut next = Some(first);
+        while let Some(job) = next {
+            self.perform(&job, &mut timers).await;
+            // What waits already needs no task of its own.
+            next = locked(&self.waiting).pop_front();
+        }
+        drop(slot);
+    }
+
+    /// What its user does next, after a whole answer of so many tokens or after none.
+    pub(super) fn follow(&self, job: &Job, tokens: Option<u32>) {
+        let plan = self.plan();
+        if !plan.is_followed() {
+            return;
+        }
+        let now_s = self.shared.now_s();
+        let thinks_s = plan.users.thinks_s(job.number, job.turn + 1);
+        match tokens.and_then(|tokens| plan.next_turn(job, tokens)) {
+            Some(next) => self.later.add(now_s + thinks_s, Next::Turn(next)),
+            None if !self.is_closed() => {}
+            None => {
+                let least_s = if tokens.is_some() { 0.0 } else { LEAST_AFTER_FAILURE_S };
+                self.later.add(now_s + thinks_s.max(least_s), Next::User);
+            }
         }
     }
 
@@ -144,19 +342,23 @@ impl Lane {
         &self.shared
     }
 
+    pub(super) fn take_trace_error(&self) -> Option<traces::Error> {
+        locked(&self.trace_error).take()
+    }
+
     pub(super) fn record(&self) -> &Mutex<Record> {
         &self.record
     }
 
     /// A connection that was used lately.
     pub(super) fn take_idle(&self, target: usize) -> Option<Sender> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = locked(&self.idle);
         let idle = &mut idle[target];
         while let Some((sender, since)) = idle.pop() {
             if since.elapsed() > MOST_IDLE {
                 // What lies below is older still.
                 idle.clear();
-            } else if !sender.is_closed() {
+            } else if !sender.http.is_closed() {
                 return Some(sender);
             }
         }
@@ -164,8 +366,8 @@ impl Lane {
     }
 
     pub(super) fn put_back(&self, target: usize, sender: Sender) {
-        if !sender.is_closed() {
-            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if !sender.http.is_closed() {
+            let mut idle = locked(&self.idle);
             idle[target].push((sender, Instant::now()));
         }
     }
@@ -188,6 +390,6 @@ impl Lane {
     }
 }
 
-fn waiting(jobs: &Mutex<mpsc::Receiver<Job>>) -> MutexGuard<'_, mpsc::Receiver<Job>> {
-    jobs.lock().unwrap_or_else(PoisonError::into_inner)
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

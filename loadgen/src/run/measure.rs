@@ -9,21 +9,18 @@ use std::{io, thread};
 
 use futures_util::future::join;
 use rustix::time::{ClockId, clock_gettime};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::engines::{self, Look};
-use super::lane::{Job, Lane, Shared};
-use super::pacer::{self, Paced};
-use super::plan::Plan;
+use super::lane::{Lane, Share, Shared};
+use super::plan::{Load, Plan};
 use super::record::Record;
 use super::replicas::{self, Seen};
 use crate::traces;
 
 /// How often the caller hears how far it is.
 const TICK: Duration = Duration::from_millis(250);
-/// Threads begin before the first request is due.
-const HEAD_START: Duration = Duration::from_millis(20);
 
 /// Why nothing could be measured.
 #[derive(Debug, thiserror::Error)]
@@ -88,29 +85,15 @@ pub async fn measure(
     mut interrupt: watch::Receiver<bool>,
     mut progress: impl FnMut(Progress),
 ) -> Result<Outcome, Error> {
-    let schedule = plan.schedule()?;
     let cpu_before_s = cpu_s();
-    let shared =
-        Arc::new(Shared::new(Arc::clone(plan), Instant::now() + HEAD_START).map_err(Error::Path)?);
+    let shared = Arc::new(Shared::new(Arc::clone(plan)).map_err(Error::Path)?);
     let (stop, stopped) = watch::channel(false);
     let (alive, mut all_gone) = mpsc::channel::<()>(1);
-    let (lanes, senders): (Vec<_>, Vec<_>) =
-        start_lanes(&shared, &stopped, alive)?.into_iter().unzip();
-    let scheduled = Arc::new(Mutex::new(Record::new(plan.classes.len())));
-    let (paced, mut pacing) = oneshot::channel();
-    spawn("pacer", {
-        let (shared, scheduled) = (Arc::clone(&shared), Arc::clone(&scheduled));
-        move || {
-            let ended = pacer::pace(schedule, &shared, &senders, &scheduled, &stopped);
-            // The plan is its owner's again once the run is over: nothing is held beyond that.
-            drop((shared, scheduled, senders));
-            // Nobody listens any more only if the run was given up.
-            drop(paced.send(ended));
-        }
-    })?;
+    let (pacing, mut paced) = mpsc::channel::<()>(1);
+    let lanes = start_lanes(&shared, &stopped, alive, pacing)?;
 
     let (seen, looks) = (RefCell::new(Seen::default()), RefCell::new(Vec::new()));
-    let mut schedule_end: Option<(Paced, f64)> = None;
+    let mut schedule_end_s: Option<f64> = None;
     let mut is_interrupted = false;
     let watching_replicas = async {
         if let Some(source) = &plan.replicas {
@@ -135,67 +118,72 @@ pub async fn measure(
         tokio::select! {
             _ = all_gone.recv() => break,
             _ = &mut watching, if is_watching => is_watching = false,
-            ended = &mut pacing, if schedule_end.is_none() => {
-                schedule_end = Some((ended.unwrap_or_default(), shared.now_s()));
+            _ = paced.recv(), if schedule_end_s.is_none() => {
+                schedule_end_s = Some(shared.now_s());
                 grace.as_mut().reset(Instant::now() + plan.grace);
             }
-            () = &mut grace, if schedule_end.is_some() && !*stop.borrow() => {
+            () = &mut grace, if schedule_end_s.is_some() && !*stop.borrow() => {
                 stop.send_replace(true);
             }
             Ok(_) = interrupt.wait_for(|stop| *stop), if !is_interrupted => {
                 is_interrupted = true;
                 stop.send_replace(true);
             }
-            _ = ticks.tick() => progress(so_far(&shared, &lanes, &scheduled)),
+            _ = ticks.tick() => progress(so_far(&shared, &lanes)),
         }
     }
-    progress(so_far(&shared, &lanes, &scheduled));
+    progress(so_far(&shared, &lanes));
     let elapsed_s = shared.now_s();
-    let (paced, schedule_end_s) = match schedule_end {
-        Some(ended) => ended,
-        None => (pacing.await.unwrap_or_default(), elapsed_s),
-    };
-    let mut record = std::mem::take(&mut *locked(&scheduled));
+    // One lane has met it, the one whose turn it was.
+    let trace_error = lanes.iter().find_map(|lane| lane.take_trace_error());
+    let mut record = Record::new(plan.classes.len());
     lanes.iter().for_each(|lane| record.merge(std::mem::take(&mut *locked(lane.record()))));
     let span_s = match plan.span_s() {
-        Some(span_s) if !is_interrupted && paced.error.is_none() => span_s,
-        Some(_) => schedule_end_s,
-        None => paced.last_due_s,
+        Some(span_s) if !is_interrupted && trace_error.is_none() => span_s,
+        Some(_) => schedule_end_s.unwrap_or(elapsed_s),
+        None => record.last_due_s,
     };
     Ok(Outcome {
+        unsent: record.unsent,
         record,
         elapsed_s,
         span_s: (span_s - plan.warmup_s).max(0.0),
-        unsent: paced.unsent,
         is_interrupted,
-        trace_error: paced.error,
+        trace_error,
         cpu_s: cpu_s() - cpu_before_s,
         replicas: seen.take(),
         engines: looks.take(),
     })
 }
 
-/// A thread that sends, and what hands it its jobs.
-type Started = (Arc<Lane>, mpsc::Sender<Job>);
-
-/// Starts the threads that send; each holds `alive` until it has ended.
+/// Starts the threads that send; each holds `alive` until it has ended, and `pacing` until it has
+/// nothing more to hand out.
 fn start_lanes(
     shared: &Arc<Shared>,
     stopped: &watch::Receiver<bool>,
     alive: mpsc::Sender<()>,
-) -> Result<Vec<Started>, Error> {
+    pacing: mpsc::Sender<()>,
+) -> Result<Vec<Arc<Lane>>, Error> {
     let n_lanes = shared.plan.n_lanes.max(1);
-    let connections = (shared.plan.connections / n_lanes).max(1);
+    let connections = u32::try_from(shared.plan.connections / n_lanes).unwrap_or(u32::MAX).max(1);
     let mut lanes = Vec::new();
-    for _ in 0..n_lanes {
-        let (sender, jobs) = mpsc::channel(pacer::MOST_WAITING);
-        let lane = Arc::new(Lane::new(Arc::clone(shared)));
-        lanes.push((Arc::clone(&lane), sender));
-        let (stopped, alive) = (stopped.clone(), alive.clone());
+    let n_users = match shared.plan.load {
+        Load::Users { n } => u64::from(n),
+        Load::Rate { .. } | Load::Trace { .. } => 0,
+    };
+    let first_user = |lane: usize| n_users * lane as u64 / n_lanes as u64;
+    for index in 0..n_lanes {
+        let users = first_user(index)..first_user(index + 1);
+        // Each reads the schedule for itself, and takes every so manieth request of it.
+        let schedule = (0_u64..).zip(shared.plan.schedule()?);
+        let share: Share = Box::new(schedule.skip(index).step_by(n_lanes));
+        let lane = Arc::new(Lane::new(Arc::clone(shared), connections, users));
+        lanes.push(Arc::clone(&lane));
+        let (stopped, alive, pacing) = (stopped.clone(), alive.clone(), pacing.clone());
         spawn("lane", move || {
-            if let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build()
-            {
-                runtime.block_on(lane.serve(jobs, stopped, connections));
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            if let Ok(runtime) = runtime {
+                runtime.block_on(lane.serve(share, stopped, pacing));
                 // Requests that are open now end as unfinished; a name that is still being looked
                 // up is not waited for.
                 runtime.shutdown_timeout(Duration::from_millis(100));
@@ -214,17 +202,13 @@ fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn so_far(shared: &Shared, lanes: &[Arc<Lane>], scheduled: &Mutex<Record>) -> Progress {
-    let mut progress = Progress {
-        elapsed_s: shared.now_s(),
-        scheduled: locked(scheduled).classes.iter().map(|class| class.scheduled).sum(),
-        completed: 0,
-        errors: 0,
-        in_flight: 0,
-    };
+fn so_far(shared: &Shared, lanes: &[Arc<Lane>]) -> Progress {
+    let mut progress =
+        Progress { elapsed_s: shared.now_s(), scheduled: 0, completed: 0, errors: 0, in_flight: 0 };
     for lane in lanes {
         for class in &locked(lane.record()).classes {
             let errors = class.n_errors();
+            progress.scheduled += class.scheduled;
             progress.completed += class.completed;
             progress.errors += errors;
             progress.in_flight +=

@@ -13,6 +13,7 @@ use rand_distr::{Distribution as _, StandardUniform};
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::SeedableRng as _;
 
+use super::lane::Job;
 use super::prompt::{Form, Prompts};
 use super::replicas::Source;
 use super::slo::Slo;
@@ -31,6 +32,11 @@ pub enum Load {
         curve: Curve,
         /// How gaps vary.
         process: Process,
+    },
+    /// So many users who each wait for their answer before they ask again: a closed loop.
+    Users {
+        /// How many, at least 1.
+        n: u32,
     },
     /// A trace, with the lengths that are in it.
     Trace {
@@ -84,6 +90,8 @@ pub struct Plan {
     pub warmup_s: f64,
     /// The longest that a request may take, from when it is sent.
     pub timeout: Duration,
+    /// The longest silence within a stream.
+    pub stall: Option<Duration>,
     /// Whether users leave, and what they send again.
     pub users: Users,
     /// How long open requests may go on after the end of the schedule.
@@ -147,11 +155,18 @@ impl Plan {
             found.unwrap_or(0)
         };
         let planned: Schedule = match &self.load {
-            Load::Rate { curve, process } => {
+            Load::Rate { .. } | Load::Users { .. } => {
                 let lengths: Vec<Lengths> =
                     self.classes.iter().map(|class| class.lengths.clone()).collect();
                 let mut draw = Pcg64Mcg::seed_from_u64(self.seed ^ 0x6c65_6e67_7468_7321);
-                Box::new(Arrivals::new(curve, *process, self.seed).map(move |due_s| {
+                let due: Box<dyn Iterator<Item = f64> + Send> = match &self.load {
+                    Load::Rate { curve, process } => {
+                        Box::new(Arrivals::new(curve, *process, self.seed))
+                    }
+                    // Due when a user is free.
+                    Load::Users { .. } | Load::Trace { .. } => Box::new(std::iter::repeat(0.0)),
+                };
+                Box::new(due.map(move |due_s| {
                     let class = class();
                     let Length { input_tokens, output_tokens, cached_tokens } =
                         lengths[class].draw(&mut draw);
@@ -203,12 +218,52 @@ impl Plan {
         Ok(())
     }
 
+    /// Draws everything anew, prompts too: an engine's prefix cache knows those of the run before.
+    pub fn reseed(&mut self, seed: u64) {
+        self.seed = seed;
+        self.users.seed = seed;
+        self.prompts = self.prompts.reseeded(seed);
+        if let Load::Trace { options, .. } = &mut self.load {
+            options.seed = seed;
+        }
+    }
+
+    /// Whether requests follow answers: turns of a conversation, or users in a closed loop.
+    #[must_use]
+    pub fn is_followed(&self) -> bool {
+        self.users.turns.is_some() || matches!(self.load, Load::Users { .. })
+    }
+
+    /// The next turn of a conversation after an answer of so many tokens, its moment left to who
+    /// knows it; `None` after the last. Its prompt is all that was said before and something new.
+    pub(super) fn next_turn(&self, job: &Job, answer_tokens: u32) -> Option<Job> {
+        let turn = job.turn + 1;
+        if turn >= self.users.n_turns(job.number) {
+            return None;
+        }
+        let mut draw = self.users.draw(job.number ^ (u64::from(turn) << 40));
+        let Length { input_tokens, output_tokens, .. } =
+            self.classes[job.class].lengths.draw(&mut draw);
+        let said = job.input_tokens.saturating_add(answer_tokens);
+        let input_tokens = said.saturating_add(input_tokens);
+        Some(Job { turn, input_tokens, output_tokens, ..job.clone() })
+    }
+
+    /// Requests a second at the beginning; 0 where it is not known without reading a trace.
+    #[must_use]
+    pub fn first_rate_per_s(&self) -> f64 {
+        match &self.load {
+            Load::Rate { curve, .. } => curve.at(0.0),
+            Load::Users { .. } | Load::Trace { .. } => 0.0,
+        }
+    }
+
     /// The end of the schedule in seconds, where it is known without reading a trace.
     #[must_use]
     pub fn span_s(&self) -> Option<f64> {
         let curve_s = match &self.load {
             Load::Rate { curve, .. } => curve.span_s(),
-            Load::Trace { .. } => None,
+            Load::Users { .. } | Load::Trace { .. } => None,
         };
         match (self.duration_s, curve_s) {
             (Some(duration_s), Some(curve_s)) => Some(duration_s.min(curve_s)),
@@ -320,6 +375,7 @@ mod tests {
             duration_s: Some(200.0),
             warmup_s: 0.0,
             timeout: Duration::from_secs(1),
+            stall: None,
             users: Users::default(),
             grace: Duration::from_secs(1),
             seed,
@@ -343,6 +399,24 @@ mod tests {
         let share = chats.len() as f64 / planned.len() as f64;
         assert!((share - 0.75).abs() < 0.02, "{share}");
         assert!(chats.iter().all(|planned| planned.input_tokens == 100));
+    }
+
+    #[test]
+    fn another_seed_sends_other_prompts() {
+        let mut plan = plan(1);
+        let body =
+            |plan: &Plan| plan.prompts.body(&plan.classes[0].form, 3, 40, 1, &Prefix::Unknown);
+        let first = body(&plan);
+        plan.reseed(2);
+        let second = body(&plan);
+        let prompt = |body: &[u8]| {
+            let json: serde_json::Value = serde_json::from_slice(body).unwrap();
+            json["messages"][0]["content"].as_str().unwrap().to_owned()
+        };
+        // They differ from the first words on, so that no block of a cache is shared.
+        let (first, second) = (prompt(&first), prompt(&second));
+        let common = first.split(' ').zip(second.split(' ')).take_while(|(a, b)| a == b).count();
+        assert!(common < 5, "{first}\n{second}");
     }
 
     #[test]

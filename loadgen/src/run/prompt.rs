@@ -53,6 +53,7 @@ const TOKEN_IDS: std::ops::Range<u32> = 1_000..30_000;
 #[derive(Debug)]
 pub struct Prompts {
     alphabet: Alphabet,
+    seed: u64,
     text: Vec<u8>,
     /// Where each item begins in the text; one more than there are items.
     starts: Vec<u32>,
@@ -82,7 +83,13 @@ impl Prompts {
             }
             starts.push(u32::try_from(text.len()).unwrap_or(u32::MAX));
         }
-        Prompts { alphabet, text, starts, words }
+        Prompts { alphabet, seed, text, starts, words }
+    }
+
+    /// The same with another text, and other first words of each prompt.
+    #[must_use]
+    pub fn reseeded(&self, seed: u64) -> Prompts {
+        Prompts::new(self.alphabet, seed)
     }
 
     /// The body of request number `number`.
@@ -143,7 +150,7 @@ impl Prompts {
         }
         let nonce = NONCE_ITEMS.min(left);
         // Mixed, so that also the first item differs between one request and the next.
-        let mut digits = mixed(number.wrapping_add(1));
+        let mut digits = mixed(number.wrapping_add(1) ^ mixed(self.seed));
         for _ in 0..nonce {
             self.write_nonce(body, digits);
             digits /= 1 << 12;

@@ -110,7 +110,7 @@ pub struct Class {
     pub errors: BTreeMap<Failure, u64>,
     /// From the intended start to the first text.
     pub ttft: Times,
-    /// From the actual start to the first text.
+    /// From the actual start, the first byte handed to the kernel, to the first text.
     pub ttft_from_send: Times,
     /// Mean time of a token after the first.
     pub tpot: Times,
@@ -118,7 +118,7 @@ pub struct Class {
     pub itl: Times,
     /// From the intended start to the end of a whole answer.
     pub e2e: Times,
-    /// From the intended start to the actual one.
+    /// From the intended start to the actual one, less what the opening of a connection took.
     pub schedule_lag: Times,
     /// Requests that ended without a first token, in whatever way.
     pub tokenless: u64,
@@ -187,6 +187,10 @@ pub struct Record {
     pub first_text_s: Option<f64>,
     /// When the last answer ended.
     pub last_end_s: f64,
+    /// When the last request was due.
+    pub last_due_s: f64,
+    /// Requests that were due and could not even wait for a connection.
+    pub unsent: u64,
 }
 
 impl Record {
@@ -201,11 +205,14 @@ impl Record {
     }
 
     /// A connection is sought for a request.
-    pub(super) fn sent(&mut self, class: usize, due_s: f64, at_s: f64) {
-        let class = &mut self.classes[class];
-        class.sent += 1;
-        class.schedule_lag.note(at_s - due_s);
+    pub(super) fn sent(&mut self, class: usize, at_s: f64) {
+        self.classes[class].sent += 1;
         self.timeline.at(at_s).sent += 1;
+    }
+
+    /// A request has left, so late.
+    pub(super) fn left(&mut self, class: usize, lag_s: f64) {
+        self.classes[class].schedule_lag.note(lag_s);
     }
 
     /// A refused request is sent again.
@@ -321,6 +328,8 @@ impl Record {
             (own, other) => own.or(other),
         };
         self.last_end_s = self.last_end_s.max(other.last_end_s);
+        self.last_due_s = self.last_due_s.max(other.last_due_s);
+        self.unsent += other.unsent;
     }
 
     /// All classes as one.

@@ -13,12 +13,14 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use self::doubts::{is_bottleneck, unknown, warnings};
+pub(crate) use self::table::{seconds, significant};
 use super::elasticity::{Elasticity, elasticity};
 use super::engines::Look;
 use super::knee::Knee;
 use super::measure::Outcome;
 use super::plan::{Load, Plan};
 use super::record::{self, Times};
+use super::seeds::Seeds;
 use super::slo::{Requirement, Slo, Verdict, attainment};
 use super::timeline::Point;
 
@@ -213,6 +215,8 @@ pub struct Report {
     pub requirements: Vec<Verdict>,
     /// The highest rate within the SLO, if it was sought.
     pub knee: Option<Knee>,
+    /// All runs, where there were several seeds; everything else is of the last one.
+    pub seeds: Option<Seeds>,
     /// What makes the figures doubtful.
     pub warnings: Vec<String>,
     /// What the figures cannot say.
@@ -295,6 +299,7 @@ impl Report {
             client,
             requirements: requirements.iter().map(|required| required.judge(&total)).collect(),
             knee: None,
+            seeds: None,
             warnings: Vec::new(),
             unknown: Vec::new(),
             timeline: timeline.points(),
@@ -338,17 +343,26 @@ impl Report {
 
 /// The load in words.
 fn described(plan: &Plan) -> String {
-    match &plan.load {
+    let mut load = match &plan.load {
         Load::Rate { curve, process } => {
             let process = match process {
                 crate::traces::Process::Poisson => "poisson".to_owned(),
                 crate::traces::Process::Gamma { cv } => format!("gamma:{cv}"),
                 crate::traces::Process::Constant => "constant".to_owned(),
             };
-            format!("{} requests/s, {process}", curve.as_str())
+            let what = if plan.users.turns.is_some() { "conversations" } else { "requests" };
+            format!("{} {what}/s, {process}", curve.as_str())
         }
+        Load::Users { n } => format!("closed loop of {n} users"),
         Load::Trace { path, options, .. } => format!("{} × {}", path.display(), options.scale),
+    };
+    if let Some(turns) = plan.users.turns {
+        load.push_str(&format!(", {turns} turns"));
     }
+    if plan.users.think_s > 0.0 {
+        load.push_str(&format!(", thinking {} s", plan.users.think_s));
+    }
+    load
 }
 
 fn distribution(times: &Times) -> Vec<Quantile> {

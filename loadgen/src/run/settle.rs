@@ -41,6 +41,7 @@ impl Args {
         };
         let load = match (&self.rate, &self.trace, self.trace_format) {
             (Some(curve), None, _) => Load::Rate { curve: curve.clone(), process: self.arrival },
+            (None, None, _) if self.users.is_some() => Load::Users { n: self.users.unwrap_or(1) },
             (_, Some(path), Some(format)) => {
                 let options = traces::Options {
                     scale: self.scale,
@@ -50,11 +51,12 @@ impl Args {
                 };
                 Load::Trace { path: path.clone(), format, options }
             }
-            (_, _, _) => bail!("expected --rate, or --trace with --trace-format"),
+            (_, _, _) => bail!("expected --rate, --users, or --trace with --trace-format"),
         };
         let duration_s = match (self.duration, &load) {
             (Some(duration_s), _) => Some(duration_s),
             (None, Load::Trace { .. }) => None,
+            (None, Load::Users { .. }) => Some(RUN_S),
             (None, Load::Rate { .. }) if self.find_knee => Some(KNEE_STEP_S),
             (None, Load::Rate { curve, .. }) => curve.span_s().is_none().then_some(RUN_S),
         };
@@ -71,14 +73,20 @@ impl Args {
             duration_s,
             warmup_s: self.warmup,
             timeout: Duration::from_secs_f64(self.timeout),
+            stall: self.stall.map(Duration::from_secs_f64),
             users: Users {
                 patience_s: self.patience,
                 retries: u32::from(self.retries),
+                think_s: self.think,
+                turns: self.turns,
                 seed: self.seed,
             },
             grace: Duration::from_secs_f64(self.grace),
             seed: self.seed,
-            n_lanes: self.threads.map_or_else(|| processors.min(8), usize::from),
+            n_lanes: self
+                .threads
+                .map_or_else(|| processors.min(8), usize::from)
+                .min(self.users.map_or(usize::MAX, |n| n as usize)),
             connections: usize::try_from(self.connections.map_or(most, u64::from))?,
             authorization: self.authorization()?,
             prompts: Prompts::new(
@@ -153,6 +161,9 @@ impl Args {
     /// Reads the schedule before anything is sent: a broken row of a trace is told before the run
     /// rather than in the middle of it, and a run in which nothing is due measures nothing.
     pub(super) fn check_schedule(&self, plan: &Plan) -> anyhow::Result<()> {
+        if let Load::Users { .. } = plan.load {
+            return Ok(());
+        }
         let is_trace = self.trace.is_some();
         let mut is_empty = true;
         for planned in plan.schedule()? {

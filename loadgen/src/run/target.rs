@@ -20,6 +20,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::failure::{Failure, Fault};
+use super::stamp::{Stamped, Written};
 use crate::files::{self, MAX_PEM_BYTES};
 
 /// A server that takes no connection in this time is down for its users too.
@@ -56,7 +57,12 @@ pub enum Error {
 }
 
 /// The connection to one server, idle or in use.
-pub(super) type Sender = http1::SendRequest<Full<Bytes>>;
+#[derive(Debug)]
+pub(super) struct Sender {
+    pub(super) http: http1::SendRequest<Full<Bytes>>,
+    /// When bytes were handed to the kernel.
+    pub(super) written: Written,
+}
 
 /// One server.
 #[derive(Clone)]
@@ -137,14 +143,16 @@ impl Target {
                 .await
                 .map_err(|error| connect_failure(&error).because(&error))?;
             stream.set_nodelay(true).map_err(|error| Failure::Connect.because(&error))?;
+            let written = Written::default();
+            let stream = Stamped::new(stream, written.clone());
             match &self.tls {
-                None => handshake(stream).await,
+                None => handshake(stream, written).await,
                 Some((connector, name)) => {
                     let stream = connector
                         .connect(name.clone(), stream)
                         .await
                         .map_err(|error| Failure::Tls.because(&error))?;
-                    handshake(stream).await
+                    handshake(stream, written).await
                 }
             }
         };
@@ -160,8 +168,11 @@ impl Target {
             .header(http::header::HOST, self.authority())
             .body(Full::new(Bytes::new()))
             .map_err(|error| Failure::Malformed.because(error))?;
-        let response =
-            sender.send_request(request).await.map_err(|error| Failure::Closed.because(error))?;
+        let response = sender
+            .http
+            .send_request(request)
+            .await
+            .map_err(|error| Failure::Closed.because(error))?;
         let status = response.status().as_u16();
         let body = Limited::new(response.into_body(), MOST_PAGE_BYTES);
         let body = body.collect().await.map_err(|error| Failure::CutShort.because(error))?;
@@ -197,11 +208,11 @@ impl Page {
     }
 }
 
-async fn handshake<S>(stream: S) -> Result<Sender, Fault>
+async fn handshake<S>(stream: S, written: Written) -> Result<Sender, Fault>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let (sender, connection) = http1::Builder::new()
+    let (http, connection) = http1::Builder::new()
         .max_buf_size(READ_BUFFER_BYTES)
         .handshake(TokioIo::new(stream))
         .await
@@ -210,7 +221,7 @@ where
         // How it ended is told by the request that was on it.
         drop(connection.await);
     });
-    Ok(sender)
+    Ok(Sender { http, written })
 }
 
 /// Whether the server or this machine refused.

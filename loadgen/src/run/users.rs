@@ -1,4 +1,5 @@
-//! What users do besides waiting: they leave when nothing comes, and send again what was refused.
+//! What users do besides waiting: they leave when nothing comes, send again what was refused, think,
+//! and go on with a conversation.
 //!
 //! Pure: what is drawn comes from the run's seed and the request's number.
 
@@ -7,6 +8,7 @@ use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::SeedableRng as _;
 
 use super::failure::Failure;
+use crate::traces::Size;
 
 /// The waits of OpenAI's own client before it sends again (openai-python, `_constants.py` and
 /// `_base_client.py`): half a second, doubled each time up to 8 s, less up to a quarter of it; or
@@ -24,6 +26,10 @@ pub struct Users {
     pub patience_s: Option<f64>,
     /// How often a refused request is sent again.
     pub retries: u32,
+    /// How long they think before they go on, in seconds in the mean, spread exponentially.
+    pub think_s: f64,
+    /// How many requests a conversation has; `None`: one.
+    pub turns: Option<Size>,
     /// Settles what is drawn.
     pub seed: u64,
 }
@@ -55,6 +61,7 @@ impl Users {
             Failure::Tls
             | Failure::Timeout
             | Failure::Abandoned
+            | Failure::Stalled
             | Failure::CutShort
             | Failure::Malformed
             | Failure::WrongModel
@@ -74,7 +81,25 @@ impl Users {
         }))
     }
 
-    fn draw(&self, number: u64) -> Pcg64Mcg {
+    /// How long the user of a request thinks before its `turn`-th, in seconds.
+    #[must_use]
+    pub fn thinks_s(&self, number: u64, turn: u32) -> f64 {
+        if self.think_s > 0.0 {
+            let drawn: f64 = Exp1.sample(&mut self.draw(!number ^ (u64::from(turn) << 32)));
+            self.think_s * drawn
+        } else {
+            0.0
+        }
+    }
+
+    /// How many requests the conversation has that this one begins, at least 1.
+    #[must_use]
+    pub fn n_turns(&self, number: u64) -> u32 {
+        self.turns.map_or(1, |turns| turns.draw(&mut self.draw(number ^ (1 << 63))))
+    }
+
+    /// Chance, settled by the seed and a number.
+    pub(super) fn draw(&self, number: u64) -> Pcg64Mcg {
         Pcg64Mcg::seed_from_u64(self.seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 }

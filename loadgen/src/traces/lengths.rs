@@ -139,7 +139,7 @@ impl Size {
         self.mean
     }
 
-    fn draw(&self, rng: &mut Pcg64Mcg) -> u32 {
+    pub(crate) fn draw(&self, rng: &mut Pcg64Mcg) -> u32 {
         let tokens = self.spread.map_or(self.mean, |spread| spread.sample(rng));
         #[expect(
             clippy::cast_possible_truncation,

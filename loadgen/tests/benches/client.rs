@@ -3,8 +3,13 @@
 //!
 //! The server is a process of its own with one thread. The bare client has one thread: it sends the
 //! same bytes in a closed loop over as many connections, reads every frame, and looks at none. The
-//! load generator sends with one thread, and has a second one that keeps time. Rates depend on what
-//! else the machine does; the processor time of a request, which is beside them, hardly.
+//! load generator sends with one thread. Rates depend on what else the machine does; the processor
+//! time of a request, which is beside them, hardly.
+//!
+//! At half of the rate that the load generator has reached, its schedule lag is set beside that of
+//! a bare sender: one thread with the same arrivals and the same timer, which writes prepared bytes
+//! into connections that are open, and throws away what comes back. What that is late, this machine
+//! is with this server on its processors; the rest is the load generator's.
 
 #![expect(
     clippy::print_stdout,
@@ -12,11 +17,12 @@
     reason = "a bench prints what it measured, and ends at the first fault"
 )]
 
+use std::collections::VecDeque;
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -24,19 +30,24 @@ use http_body_util::{BodyExt as _, Full};
 use hyper_util::rt::TokioIo;
 use loadgen::engine::Prefix;
 use loadgen::run::measure::{Outcome, measure};
+use loadgen::run::pause::Pause;
 use loadgen::run::plan::{Balance, Class, Load, Plan};
 use loadgen::run::prompt::{Alphabet, Form, Prompts};
+use loadgen::run::record::Times;
 use loadgen::run::slo::Slo;
 use loadgen::run::target::{Target, Tls};
 use loadgen::run::users::Users;
-use loadgen::traces::{Curve, Lengths, Process};
+use loadgen::traces::{Arrivals, Curve, Lengths, Process};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 const CONNECTIONS: usize = 64;
+/// As many as the load generator opens ahead of a high rate.
+const OPEN_AHEAD: usize = 512;
 const SPAN: Duration = Duration::from_secs(4);
 const ROUNDS: usize = 3;
 const INPUT_TOKENS: u32 = 100;
@@ -49,8 +60,8 @@ fn main() {
         serve(n_events.parse().unwrap(), is_batched.parse().unwrap());
         return;
     }
-    let header = "events writes    bare/s  loadgen/s  ratio  bare µs  loadgen µs  lag p99 at half";
-    println!("{header}");
+    println!("                 requests/s            µs/request   lag p99 at half, ms");
+    println!("events writes    bare  loadgen  ratio  bare loadgen        bare loadgen");
     for (n_events, is_batched) in [(1, true), (8, true), (8, false), (64, true), (64, false)] {
         let server = Server::start(n_events, is_batched);
         let (mut bare, mut ours) = ((0.0, 0.0), (0.0, 0.0));
@@ -58,7 +69,7 @@ fn main() {
             let round = bare_rate(server.address);
             bare = if round.0 > bare.0 { round } else { bare };
             // More than it can send, so that it always has something to send.
-            let outcome = outcome(server.address, 1.2 * bare.0, CONNECTIONS);
+            let outcome = outcome(server.address, bare.0, CONNECTIONS);
             let total = outcome.record.total();
             assert_eq!(total.n_errors(), 0, "{:?}", outcome.record.examples);
             let round = (
@@ -67,11 +78,13 @@ fn main() {
             );
             ours = if round.0 > ours.0 { round } else { ours };
         }
+        let p99_ms = |lag: &Times| lag.quantile(0.99).unwrap() * 1e3;
+        let bare_lag_ms = p99_ms(&bare_lag(server.address, ours.0 / 2.0));
         let half = outcome(server.address, ours.0 / 2.0, 1_000).record.total();
-        let lag_ms = half.schedule_lag.quantile(0.99).unwrap() * 1e3;
+        let lag_ms = p99_ms(&half.schedule_lag);
         let writes = if is_batched { "one" } else { "each" };
         println!(
-            "{n_events:>6} {writes:>6} {:>9.0} {:>10.0} {:>6.2} {:>8.1} {:>11.1} {lag_ms:>13.3} ms",
+            "{n_events:>6} {writes:>6} {:>7.0} {:>8.0} {:>6.2} {:>5.1} {:>7.1} {bare_lag_ms:>11.3} {lag_ms:>7.3}",
             bare.0,
             ours.0,
             ours.0 / bare.0,
@@ -201,6 +214,95 @@ async fn bare(server: SocketAddr, body: Bytes, count: Arc<AtomicU64>) {
     }
 }
 
+/// How late the bare sender is at a rate.
+fn bare_lag(server: SocketAddr, rate: f64) -> Times {
+    runtime().block_on(async {
+        let prompts = Prompts::new(Alphabet::Words, 1);
+        let body = prompts.body(&form(), 1, INPUT_TOKENS, 64, &Prefix::Unknown);
+        let mut request = format!(
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        )
+        .into_bytes();
+        request.extend_from_slice(&body);
+        let mut readers = Vec::new();
+        let mut writers = Vec::new();
+        for _ in 0..OPEN_AHEAD {
+            let stream = TcpStream::connect(server).await.unwrap();
+            stream.set_nodelay(true).unwrap();
+            let (reader, writer) = stream.into_split();
+            readers.push(reader);
+            writers.push(writer);
+        }
+        let sender = Arc::new(Mutex::new(BareSender {
+            request,
+            idle: (0..OPEN_AHEAD).collect(),
+            writers,
+            overdue: VecDeque::new(),
+            start: Instant::now() + Duration::from_millis(20),
+            lag: Times::default(),
+        }));
+        for (index, reader) in readers.into_iter().enumerate() {
+            tokio::spawn(read_answers(reader, index, Arc::clone(&sender)));
+        }
+        let (pause, start) = (Pause::new().unwrap(), sender.lock().unwrap().start);
+        for due_s in Arrivals::new(&Curve::constant(rate), Process::Poisson, 1) {
+            if due_s > SPAN.as_secs_f64() {
+                break;
+            }
+            let due = start + Duration::from_secs_f64(due_s);
+            if Instant::now() < due {
+                pause.until(due.max(Instant::now() + Duration::from_micros(100))).await;
+            }
+            sender.lock().unwrap().send(due);
+        }
+        sender.lock().unwrap().lag.clone()
+    })
+}
+
+struct BareSender {
+    request: Vec<u8>,
+    writers: Vec<OwnedWriteHalf>,
+    idle: Vec<usize>,
+    overdue: VecDeque<Instant>,
+    start: Instant,
+    lag: Times,
+}
+
+impl BareSender {
+    fn send(&mut self, due: Instant) {
+        match self.idle.pop() {
+            Some(index) => self.write(index, due),
+            None => self.overdue.push_back(due),
+        }
+    }
+
+    fn freed(&mut self, index: usize) {
+        match self.overdue.pop_front() {
+            Some(due) => self.write(index, due),
+            None => self.idle.push(index),
+        }
+    }
+
+    fn write(&mut self, index: usize, due: Instant) {
+        assert_eq!(self.writers[index].try_write(&self.request).unwrap(), self.request.len());
+        self.lag.note(due.elapsed().as_secs_f64());
+    }
+}
+
+/// Reads to each answer's end, which no other place of it has.
+async fn read_answers(mut reader: OwnedReadHalf, index: usize, sender: Arc<Mutex<BareSender>>) {
+    let mut buffer = vec![0; 64 << 10];
+    let mut filled = 0;
+    while let Ok(n @ 1..) = reader.read(&mut buffer[filled..]).await {
+        filled += n;
+        if buffer[..filled].ends_with(b"\r\n0\r\n\r\n") {
+            filled = 0;
+            sender.lock().unwrap().freed(index);
+        }
+    }
+}
+
 /// What the load generator sees at a rate.
 fn outcome(server: SocketAddr, rate: f64, connections: usize) -> Outcome {
     let lengths = Lengths::fixed(INPUT_TOKENS, 64);
@@ -213,6 +315,7 @@ fn outcome(server: SocketAddr, rate: f64, connections: usize) -> Outcome {
         duration_s: Some(SPAN.as_secs_f64()),
         warmup_s: 0.0,
         timeout: Duration::from_secs(60),
+        stall: None,
         users: Users::default(),
         grace: Duration::ZERO,
         seed: 1,

@@ -2,6 +2,10 @@
 """`loadgen run` beside `vllm bench serve`, AIPerf and GuideLLM, in one run on one simulated engine.
 
     cargo build --release -p loadgen && loadgen/tests/benches/peers.py [--rates 50,200,1000] [--seconds 15]
+    cargo build --release -p loadgen && loadgen/tests/benches/peers.py --sweep
+
+With --sweep it looks for the highest rate that each tool reaches within 1 % of what it was asked for (equal gaps,
+so that chance has no part in it), doubled until it fails and then narrowed down, and sets it beside the best other's.
 
 Each tool sends the same load (Poisson, chat, streamed answers of 16 tokens) to the same `loadgen
 engine`, one after the other. What it reached is counted at the engine, so that no tool is taken at
@@ -116,22 +120,22 @@ def n_requests(rate, seconds):
 
 # Each runs its tool and returns (mean time to first token, its 99th percentile) in seconds.
 
-def with_loadgen(tools, url, rate, seconds, folder):
+def with_loadgen(tools, url, rate, seconds, folder, arrival):
     report = os.path.join(folder, "loadgen.json")
     run([tools["loadgen"], "run", "--url", url, "--model", MODEL, "--rate", str(rate), "--duration", f"{seconds}s",
-         "--input-tokens", str(INPUT_TOKENS), "--output-tokens", str(OUTPUT_TOKENS), "--format", "json",
+         "--arrival", arrival, "--input-tokens", str(INPUT_TOKENS), "--output-tokens", str(OUTPUT_TOKENS), "--format", "json",
          "--output", report, "--quiet"], os.path.join(folder, "loadgen.log"))
     with open(report) as file:
         ttft = json.load(file)["ttft"]
     return ttft["mean"], ttft["p99"]
 
 
-def with_vllm(tools, url, rate, seconds, folder):
+def with_vllm(tools, url, rate, seconds, folder, arrival):
     run([*tools["vllm bench serve"], "bench", "serve", "--backend", "openai-chat", "--base-url", url,
          "--endpoint", "/v1/chat/completions", "--model", MODEL, "--tokenizer", tools["tokenizer"],
          "--dataset-name", "random", "--random-input-len", str(INPUT_TOKENS),
          "--random-output-len", str(OUTPUT_TOKENS), "--num-prompts", str(n_requests(rate, seconds)),
-         "--request-rate", str(rate),
+         "--request-rate", str(rate), "--burstiness", "1" if arrival == "poisson" else "1000000",
          "--ignore-eos", "--disable-tqdm", "--save-result", "--result-dir", folder, "--result-filename", "vllm.json"],
         os.path.join(folder, "vllm.log"), {"VLLM_TARGET_DEVICE": "cpu", "VLLM_NO_USAGE_STATS": "1"})
     with open(os.path.join(folder, "vllm.json")) as file:
@@ -140,9 +144,9 @@ def with_vllm(tools, url, rate, seconds, folder):
 
 
 # Offline, AIPerf takes a folder for a name in its cache.
-def with_aiperf(tools, url, rate, seconds, folder):
+def with_aiperf(tools, url, rate, seconds, folder, arrival):
     run([tools["AIPerf"], "profile", "--model", MODEL, "--url", url, "--endpoint-type", "chat", "--streaming",
-         "--tokenizer", tools["tokenizer"], "--request-rate", str(rate), "--arrival-pattern", "poisson",
+         "--tokenizer", tools["tokenizer"], "--request-rate", str(rate), "--arrival-pattern", arrival,
          "--request-count", str(n_requests(rate, seconds)), "--synthetic-input-tokens-mean", str(INPUT_TOKENS),
          "--synthetic-input-tokens-stddev", "0", "--output-tokens-mean", str(OUTPUT_TOKENS),
          "--output-tokens-stddev", "0", "--extra-inputs", "ignore_eos:true", "--artifact-dir", folder,
@@ -153,10 +157,10 @@ def with_aiperf(tools, url, rate, seconds, folder):
     return ttft["avg"] / 1e3, ttft["p99"] / 1e3
 
 
-def with_guidellm(tools, url, rate, seconds, folder):
+def with_guidellm(tools, url, rate, seconds, folder, arrival):
     report = os.path.join(folder, "guidellm.json")
     run([tools["GuideLLM"], "run", "--backend", f"kind=openai_http,target={url},model={MODEL}",
-         "--profile", f"kind=poisson,rate={rate}", "--constraint", f"kind=max_duration,seconds={seconds}",
+         "--profile", f"kind={arrival},rate={rate}", "--constraint", f"kind=max_duration,seconds={seconds}",
          "--data", f"kind=synthetic_text,prompt_tokens={INPUT_TOKENS},output_tokens={OUTPUT_TOKENS}",
          "--tokenizer", f"kind=huggingface_auto,model={tools['tokenizer']}", "--output", f"kind=json,path={report}",
          "--disable-console"],
@@ -190,7 +194,7 @@ def installed(venv):
     return tools, python
 
 
-def measure(engine, name, tool, tools, rate, seconds):
+def measure(engine, name, tool, tools, rate, seconds, arrival="poisson"):
     """One tool at one rate, as a row."""
     stop, seen = threading.Event(), []
     watcher = threading.Thread(target=engine.watch, args=(stop, seen))
@@ -199,7 +203,7 @@ def measure(engine, name, tool, tools, rate, seconds):
         cpu_before = resource.getrusage(resource.RUSAGE_CHILDREN)
         watcher.start()
         try:
-            mean, p99 = tool(tools, engine.url, rate, seconds, folder)
+            mean, p99 = tool(tools, engine.url, rate, seconds, folder, arrival)
         except (RuntimeError, OSError, KeyError, ValueError, subprocess.TimeoutExpired) as error:
             return {"tool": name, "rate": rate, "error": str(error)}
         finally:
@@ -214,6 +218,49 @@ def measure(engine, name, tool, tools, rate, seconds):
             "ttft_s": mean, "ttft_p99_s": p99, "added_s": mean - own, "cpu_s_per_request": cpu_s / n}
 
 
+def highest(engine, name, tool, tools, seconds, first):
+    """The highest rate that a tool reaches within 1 %: every row, and the best one that holds."""
+    rows, holds, fails, rate = [], None, None, first
+    while True:
+        print(f"{name} at {rate}/s", file=sys.stderr)
+        row = measure(engine, name, tool, tools, rate, seconds, "constant")
+        rows.append(row)
+        if (row.get("achieved") or 0) >= 0.99 * rate:
+            holds = row
+        else:
+            fails = rate
+        if holds and fails:
+            if fails <= 1.2 * holds["rate"]:
+                return rows, holds
+            rate = round((holds["rate"] * fails) ** 0.5)
+        else:
+            rate = rate * 2 if holds else rate // 2
+        if rate < 5 or rate > 50_000:
+            return rows, holds
+
+
+def sweep(engine, tools, seconds, is_json):
+    """Each tool's highest rate, the others' first."""
+    out = sys.stderr if is_json else sys.stdout
+    print("tool               highest  of the best other's  CPU/request  TTFT added", file=out)
+    found, best = [], 0
+    for name, tool in [*TOOLS[1:], TOOLS[0]]:
+        if name not in tools:
+            continue
+        ours = name == "loadgen"
+        rows, holds = highest(engine, name, tool, tools, seconds, 1600 if ours else 100)
+        found.append({"tool": name, "highest": holds and holds["rate"], "steps": rows})
+        if not holds:
+            print(f"{name:16}  none: {rows[-1].get('error', 'more than 1 % short at every rate')}"[:200], file=out, flush=True)
+            continue
+        best = best if ours else max(best, holds["rate"])
+        ahead = f"{holds['rate'] / best:.1f} x" if ours and best else ""
+        print(f"{name:16} {holds['rate']:7}/s {ahead:>20} {holds['cpu_s_per_request'] * 1e3:9.2f} ms "
+              f"{holds['added_s'] * 1e3:8.2f} ms", file=out, flush=True)
+    if is_json:
+        json.dump(found, sys.stdout, indent=1)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     root = os.path.join(os.path.dirname(__file__), "..", "..", "..")
@@ -222,6 +269,7 @@ def main():
     parser.add_argument("--vllm", default=shutil.which("vllm"), help="the vllm command [default: the one in PATH]")
     parser.add_argument("--rates", default="50,200,1000")
     parser.add_argument("--seconds", type=int, default=15)
+    parser.add_argument("--sweep", action="store_true", help="look for each tool's highest rate")
     parser.add_argument("--format", choices=["table", "json"], default="table")
     args = parser.parse_args()
     if not os.path.exists(args.loadgen):
@@ -233,7 +281,7 @@ def main():
     else:
         print("vllm bench serve: left out, no vllm command (--vllm)")
     rows = []
-    if args.format == "table":
+    if args.format == "table" and not args.sweep:
         print(HEAD, flush=True)
     with tempfile.TemporaryDirectory() as folder:
         tools["tokenizer"] = os.path.join(folder, "tokenizer")
@@ -241,6 +289,9 @@ def main():
             subprocess.run([python, "-c", TOKENIZER, tools["tokenizer"]], check=True, capture_output=True)
         engine = Engine(args.loadgen, folder)
         try:
+            if args.sweep:
+                sweep(engine, tools, args.seconds, args.format == "json")
+                return
             for rate in map(int, args.rates.split(",")):
                 for name, tool in TOOLS:
                     if name in tools:

@@ -135,11 +135,24 @@ fn a_page_that_is_no_answer_is_malformed() {
 fn what_takes_too_long_is_a_timeout() {
     let server =
         Server::start(|_| vec![stream_head(), token("m"), Act::Wait(Duration::from_secs(30))]);
-    let report = report(&server.url(), &format!("{HUNDRED} --timeout 300ms"));
+    let report = report(&server.url(), &format!("{HUNDRED} --timeout 2s"));
     assert_eq!(report["errors_by_class"], json!({"timeout": 100}));
-    assert_eq!(report["error_examples"]["timeout"], "0.3 s, the answer had begun");
+    assert_eq!(report["error_examples"]["timeout"], "2 s, the answer had begun");
     // It had a first token, and that is known.
     assert_eq!(at(&report, "/ttft/count"), 100.0);
+}
+
+#[test]
+fn a_stream_that_falls_silent_has_stalled_and_a_slow_one_has_not() {
+    let silent =
+        Server::start(|_| vec![stream_head(), token("m"), Act::Wait(Duration::from_secs(30))]);
+    let stalled = report(&silent.url(), &format!("{HUNDRED} --stall 2s"));
+    assert_eq!(stalled["errors_by_class"], json!({"stalled": 100}));
+    assert_eq!(stalled["error_examples"]["stalled"], "2 s of silence, 1 pieces came");
+    assert_eq!(at(&stalled, "/ttft/count"), 100.0);
+    let slow = Server::start(|asked| stream(asked, 5, Duration::from_millis(20)));
+    let whole = report(&slow.url(), &format!("{HUNDRED} --stall 20s"));
+    assert_eq!(at(&whole, "/completed"), 100.0, "{}", whole["errors_by_class"]);
 }
 
 #[test]

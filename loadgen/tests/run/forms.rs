@@ -96,6 +96,11 @@ fn what_cannot_run_says_why_and_exits_with_2() {
         (url, vec!["--rate", "1", "--class", "a,slo-e2e=0"], "--class a: expected an slo"),
         (url, vec!["--rate", "1", "--tls-ca", trace], "--tls-ca is of no use"),
         ("https://a", vec!["--rate", "1", "--tls-ca", trace], "cannot use the certificates"),
+        (url, vec!["--rate", "1", "--users", "3"], "cannot be used with"),
+        (url, vec!["--users", "0"], "0 is not in 1..=1000000"),
+        (url, vec!["--rate", "1", "--think", "1s"], "--think is of no use"),
+        (url, vec!["--rate", "1", "--turns", "0"], "is no size"),
+        (url, vec!["--rate", "1", "--stall", "0"], "--stall is 0s: expected 1ms to 1d"),
         (url, vec![], "--rate"),
         ("localhost:1", vec!["--rate", "1"], "expected http://HOST[:PORT]"),
     ] {

@@ -27,6 +27,8 @@ pub(crate) enum Act {
 pub(crate) struct Asked {
     /// Counted from 0 as they come.
     pub(crate) number: u64,
+    /// On which connection, counted likewise.
+    pub(crate) connection: u64,
     pub(crate) path: String,
     /// The head's lines, lower case.
     pub(crate) head: Vec<String>,
@@ -96,18 +98,18 @@ async fn accept(
     script: Arc<Script>,
 ) {
     let count = Arc::new(AtomicU64::new(0));
-    loop {
+    for connection in 0.. {
         let (stream, _) = listener.accept().await.unwrap();
         stream.set_nodelay(true).unwrap();
         let (asked, script, count) = (Arc::clone(&asked), Arc::clone(&script), Arc::clone(&count));
         let tls = tls.clone();
         tokio::spawn(async move {
             match tls {
-                None => serve(stream, &asked, &*script, &count).await,
+                None => serve(stream, connection, &asked, &*script, &count).await,
                 // A client that does not trust the certificate goes away.
                 Some(tls) => {
                     if let Ok(stream) = tls.accept(stream).await {
-                        serve(stream, &asked, &*script, &count).await;
+                        serve(stream, connection, &asked, &*script, &count).await;
                     }
                 }
             }
@@ -118,6 +120,7 @@ async fn accept(
 /// Answers until either side closes. Errors are what the tests are about, and end it.
 async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
+    connection: u64,
     asked: &Mutex<Vec<Asked>>,
     script: &Script,
     count: &AtomicU64,
@@ -144,7 +147,7 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
         let is_request = head[0].starts_with("POST");
         let number = if is_request { count.fetch_add(1, Ordering::Relaxed) } else { 0 };
         let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
-        let request = Asked { number, path, head, body, at: Instant::now() };
+        let request = Asked { number, connection, path, head, body, at: Instant::now() };
         let acts = script(&request);
         if is_request {
             asked.lock().unwrap().push(request);

@@ -1,7 +1,8 @@
 //! Triton's families with the TensorRT-LLM backend, those of its load, tokens and latency.
 //!
 //! Must not hold logic. Uncaptured: names and texts are those of the backend's source and
-//! documentation. Each request passes through an ensemble of four models, as in the backend's own
+//! documentation; but the counters of Triton itself are as on a page of a Triton 2.51 on a CPU
+//! (`tests/data/pages`). Each request passes through an ensemble of four models, as in the backend's own
 //! example.
 
 use super::{Family, Rows, Unit, family, finished, steps, waiting};

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use super::Report;
 use crate::run::failure::Failure;
 use crate::run::measure::Outcome;
-use crate::run::plan::Plan;
+use crate::run::plan::{Load, Plan};
 use crate::run::record;
 use crate::run::timeline::Point;
 
@@ -30,10 +30,13 @@ pub(super) fn warnings(plan: &Plan, outcome: &Outcome, report: &Report) -> Vec<S
     }
     if report.client.is_bottleneck && !is_unanswered {
         let lag_ms = total.schedule_lag.p99.unwrap_or(0.0) * 1e3;
+        let unsent = match outcome.unsent {
+            0 => String::new(),
+            n => format!(", {n} not at all"),
+        };
         warnings.push(format!(
-            "the client was the bottleneck: requests left up to {lag_ms:.1} ms late (p99), {} not \
-             at all; use more --threads or --connections, another machine or a lower rate",
-            outcome.unsent
+            "the client was the bottleneck: requests left up to {lag_ms:.1} ms late (p99){unsent}; \
+             use more --threads or --connections, another machine or a lower rate"
         ));
     }
     if total.errors_by_class.contains_key("client_limit") {
@@ -121,7 +124,7 @@ fn advice(errors: &BTreeMap<String, u64>) -> &'static str {
         "wrong_model" => "check --model; /v1/models of the server lists what it has",
         "http_401" | "http_403" => "check the key in --api-key-file or $OPENAI_API_KEY",
         "http_400" | "http_422" => "the server refuses the request; --natural-length sends less",
-        "timeout" | "abandoned" => "the server is silent, or --timeout or --patience too short",
+        "timeout" | "abandoned" | "stalled" => "the server is silent, or a time limit too short",
         _ => "check --url and --model",
     }
 }
@@ -135,6 +138,20 @@ pub(super) fn unknown(plan: &Plan, report: &Report) -> Vec<String> {
         "Times are seen from this machine: the network and every proxy between are in them."
             .to_owned(),
     ];
+    if let Load::Users { .. } = plan.load {
+        unknown.push(
+            "Closed loop: users wait for their answers, so a server that stalls is asked less and \
+             its stall hardly shows (coordinated omission); --rate asks whatever happens."
+                .to_owned(),
+        );
+    }
+    if plan.users.turns.is_some() {
+        unknown.push(
+            "What a conversation's prompts hold of the answers before are words of the same \
+             number: an engine's cache knows the prompts before, not its own answers."
+                .to_owned(),
+        );
+    }
     if plan.users.retries == 0 {
         unknown.push(
             "Nothing is sent twice: users whose client retries see other error rates and waits \

@@ -5,6 +5,8 @@ use std::fmt;
 use super::{ClassReport, Report, Summary};
 use crate::run::elasticity::Elasticity;
 use crate::run::engines::Look;
+use crate::run::seeds::Seeds;
+use crate::spread::Spread;
 use crate::text;
 
 pub(super) fn render(report: &Report) -> String {
@@ -58,12 +60,36 @@ pub(super) fn render(report: &Report) -> String {
             );
         }
     }
+    if let Some(seeds) = &report.seeds {
+        over_seeds(&mut text, seeds);
+    }
     verdicts(&mut text, report);
     push(&mut text, format_args!(""));
     for unknown in &report.unknown {
         wrapped(&mut text, "  ", unknown);
     }
     text
+}
+
+/// How far the runs agree.
+fn over_seeds(text: &mut String, seeds: &Seeds) {
+    push(text, format_args!(""));
+    let (first, last) = (seeds.seeds.first(), seeds.seeds.last());
+    if let (Some(first), Some(last)) = (first, last) {
+        let n = seeds.seeds.len();
+        push(
+            text,
+            format_args!("{n} runs, seeds {first} to {last}: mean ± 95 % (above: the last run)"),
+        );
+    }
+    for (metric, Spread { mean, half_width, .. }) in &seeds.metrics {
+        let shown = |value: f64| match metric.contains('.') {
+            true => seconds(Some(value)),
+            false => significant(value),
+        };
+        let half_width = half_width.map_or_else(none, shown);
+        push(text, format_args!("  {metric:<20}{:>10} ± {half_width}", shown(*mean)));
+    }
 }
 
 /// What was required, and what makes the figures doubtful.
@@ -255,7 +281,7 @@ fn none() -> String {
 }
 
 /// Seconds as people read them.
-pub(super) fn seconds(seconds: Option<f64>) -> String {
+pub(crate) fn seconds(seconds: Option<f64>) -> String {
     match seconds {
         None => none(),
         Some(seconds) if seconds <= 0.0 => "0 s".to_owned(),
@@ -272,7 +298,7 @@ pub(super) fn percent(share: Option<f64>) -> String {
 }
 
 /// Three digits, or all of a whole number's.
-pub(super) fn significant(number: f64) -> String {
+pub(crate) fn significant(number: f64) -> String {
     let decimals = match number.abs() {
         size if size >= 100.0 => 0,
         size if size >= 10.0 => 1,

@@ -19,6 +19,11 @@ is no load in it.
 lmdeploy-0.18.0-idle.txt: likewise without an engine, which needs a GPU: PyPI's lmdeploy 0.18.0 makes its own
 PrometheusStatLogger("tiny-llama", 2048), and prometheus_client writes its registry.
 
+triton-2.51.0-queued.txt: Triton itself, without the TensorRT-LLM backend, which needs a GPU: the tritonserver in
+PyPI's nvidia-pytriton 0.7.0, started with --metrics-config histogram_latencies=true and --allow-gpu-metrics=false
+on four models named as in the backend's example (an ensemble of three Python models, the middle one decoupled, five
+answers of 20 ms), while twelve streams are asked for.
+
 sglang-0.5.23-heads.txt: names, texts and types alone, of what PyPI's sglang 0.5.23 registers when its own
 SchedulerMetricsCollector and TokenizerMetricsCollector are made, without an engine.
 """

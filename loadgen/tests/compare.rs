@@ -1,0 +1,63 @@
+//! Results of other tools, as they have written them: `vllm bench serve` 0.32 and GuideLLM 0.8.1
+//! against `loadgen engine`, 20 requests/s for 5 s, without their lists of requests.
+
+use std::path::{Path, PathBuf};
+
+use loadgen::compare::{Comparison, Error, Measured, Tool};
+
+fn path(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/results").join(name)
+}
+
+fn near(measured: &Measured, metric: &str, expected: f64) {
+    let spread = measured.metrics.get(metric).unwrap_or_else(|| panic!("no {metric}"));
+    assert!((spread.mean / expected - 1.0).abs() < 1e-3, "{metric}: {}", spread.mean);
+}
+
+#[test]
+fn other_tools_results_are_read_under_our_names() {
+    let vllm = Measured::load(&path("vllm-bench-0.32.json")).unwrap();
+    assert_eq!((vllm.tool, vllm.load.as_str(), vllm.n_runs()), (Tool::Vllm, "20.0 requests/s", 1));
+    near(&vllm, "achieved_rate", 19.648);
+    near(&vllm, "output_tokens_rate", 314.36);
+    near(&vllm, "ttft.mean", 0.010_662_5);
+    near(&vllm, "ttft.p50", 0.010_789_1);
+    near(&vllm, "itl.p99", 0.009_301_4);
+    assert!(!vllm.metrics.contains_key("ttft.p90"), "it was not asked for");
+    assert!(!vllm.metrics.contains_key("attainment"));
+
+    let guidellm = Measured::load(&path("guidellm-0.8.1.json")).unwrap();
+    assert_eq!((guidellm.tool, guidellm.load.as_str()), (Tool::Guidellm, "20 requests/s, poisson"));
+    near(&guidellm, "ttft.p90", 0.024_395_7);
+    near(&guidellm, "tpot.mean", 0.005_002_5);
+    near(&guidellm, "e2e.p99", 0.221_677);
+    assert_eq!(guidellm.metrics["errors"].values, [0.0]);
+    assert!(!guidellm.metrics.contains_key("itl.mean"), "it has none between pieces");
+
+    let comparison = Comparison::of(vllm, guidellm);
+    let row = comparison.rows.iter().find(|row| row.metric == "ttft.mean").unwrap();
+    assert!((row.change.unwrap() - (15.835 / 10.663 - 1.0)).abs() < 1e-3);
+    assert_eq!((row.interval, row.differs), (None, None), "one run each");
+    assert!(comparison.warnings.iter().any(|warning| warning.contains("one run each")));
+}
+
+#[test]
+fn what_is_no_result_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let written = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    for (path, words) in [
+        (folder.path().join("none"), "cannot read"),
+        (written("text", "rate,ttft"), "is no JSON"),
+        (written("other", r#"{"a":1}"#), "is no result: expected the JSON of `loadgen run`"),
+        (written("list", "[]"), "is no result"),
+        (written("sweep", r#"{"benchmarks":[{},{}]}"#), "has 2 benchmarks: expected one"),
+        (written("empty", r#"{"benchmarks":[{}]}"#), "is no result"),
+    ] {
+        let error: Error = Measured::load(&path).unwrap_err();
+        assert!(error.to_string().contains(words), "{error}");
+    }
+}
