@@ -238,9 +238,7 @@ pub(crate) async fn herd_comes(scene: &mut Scene) {
         assert_eq!(herd.n_wrong, 0, "{herd}");
         assert_eq!(herd.n_answered, N_CLIENTS, "{herd}");
     }
-    stage.held(
-        scene,
-        "around the herds",
-        Within { keda: Duration::from_secs(20), ..Within::A_POLL },
-    );
+    // Somebody in the crowd gets a turn, too.
+    let crowded = Within { asker: Duration::from_secs(20), keda: Duration::from_secs(25) };
+    stage.held(scene, "around the herds", crowded);
 }
