@@ -217,8 +217,8 @@ fn faketime() -> Option<String> {
 /// Everybody connects at once, as when an operator comes back, and once more when all connections end
 /// in the moment in which the leader dies.
 pub(crate) async fn herd_comes(scene: &mut Scene) {
-    /// More than either scaler keeps connections.
-    const N_CLIENTS: usize = 600;
+    /// As many as one scaler alone keeps connections, with KEDA's and the probes' beside them.
+    const N_CLIENTS: usize = 240;
     let Some(mut stage) = Stage::open(scene).await else { return };
     let url = format!("http://{}", stage.pair.address());
     let object = stage.pair.object(super::stage::scaled(&stage.pair.address()).metadata());
