@@ -1,6 +1,7 @@
 //! How long a hand-over of ten thousand workloads takes, and how large its messages are.
 //!
-//! A measurement: it asserts that nothing is lost, and prints the rest.
+//! A measurement: it asserts that the follower has every state, and prints the rest. What the shards take is
+//! not in it.
 
 use prost::Message as _;
 
@@ -62,9 +63,4 @@ async fn ten_thousand_workloads_are_handed_over_whole() {
             == follower.parts.states.get(&own.key).and_then(|state| state.want())
     };
     assert_eq!(trackers.iter().filter(is_there).count(), N_WORKLOADS, "no state is lost");
-    let shards = store.below("/api/v1/namespaces/gs/configmaps/ghostscaler-state-");
-    let bytes = |shard: &serde_json::Value| shard["data"]["state.jsonl"].as_str().unwrap().len();
-    let largest = shards.iter().map(bytes).max().unwrap_or(0);
-    println!("{} shards, {largest} bytes the largest", shards.len());
-    assert!(largest <= crate::cluster::shards::MAX_SHARD_BYTES);
 }
