@@ -4,6 +4,7 @@
 //! runs on a runtime of its own.
 
 mod convert;
+mod expiry;
 pub mod observe;
 mod serve;
 mod service;

@@ -77,7 +77,9 @@
 //!   at a step down; and in the scaler's own namespace who leads, how the replicas reach each other and
 //!   what was learned. None of it per tick.
 //! - One process decides: the right to is looked at before each decision is published, against a
-//!   monotonic clock. A follower's answers are the leader's and nothing else.
+//!   monotonic clock. A follower's answers are the leader's and nothing else, also while it cannot see who
+//!   leads: it asks whom it knows.
+//! - Nothing is saved over what could not be read.
 //! - A write that was answered with success is known to everyone who could lead next.
 //!
 //! # Choices of the decision that its first sketch did not have

@@ -15,6 +15,10 @@
 //! - [`suite::ELSEWHERE`]: tested beside the part that they are about.
 //! - [`suite::WAITING`]: not to be decided yet; shown as ignored, with what they wait for.
 //!
+//! Of F39, the loss of one of two scalers is `pair_leader_killed` of `tests/cluster`; of F110, what a server
+//! that demands certificates does is `f13_…` of `tests/grpc/operations.rs` and `pair_tls`; of F43, a whole
+//! operator that comes back is `pair_herd`.
+//!
 //! Of one a second half waits as well:
 //!
 //! | id | half | waits for |

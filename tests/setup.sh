@@ -11,6 +11,8 @@ skip() {
 missing=""
 command -v prometheus >/dev/null && command -v promtool >/dev/null || missing="prometheus"
 command -v haproxy >/dev/null || missing="$missing haproxy"
+set -- /usr/lib/*/faketime/libfaketime.so.1
+[ -e "$1" ] || missing="$missing libfaketime"
 [ -n "$missing" ] || exit 0
 command -v apt-get >/dev/null || skip "$missing: not installed and there is no apt-get"
 [ "$(id -u)" = 0 ] || skip "$missing: not installed and installing it needs root"

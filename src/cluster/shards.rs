@@ -227,11 +227,11 @@ impl Shards {
     async fn write(&mut self, index: u32, text: String) -> Result<(), Error> {
         let name = self.name(index);
         let version = self.versions.get(&index).cloned();
-        let object = ConfigMap {
+        let mut object = ConfigMap {
             metadata: ObjectMeta {
                 name: Some(name.clone()),
                 labels: Some(BTreeMap::from([(LABEL.to_owned(), self.lease.clone())])),
-                resource_version: version.clone(),
+                resource_version: version,
                 ..ObjectMeta::default()
             },
             data: Some(BTreeMap::from([(FILE.to_owned(), text)])),
@@ -239,21 +239,22 @@ impl Shards {
         };
         let params = PostParams::default();
         let writing = async {
-            match version {
-                None => self.api.create(&params, &object).await,
-                Some(_) => self.api.replace(&name, &params, &object).await,
+            if object.metadata.resource_version.is_some() {
+                match self.api.replace(&name, &params, &object).await {
+                    // Deleted meanwhile. At a hand-over there is no next time.
+                    Err(kube::Error::Api(status)) if status.code == 404 => {
+                        object.metadata.resource_version = None;
+                    }
+                    written => return written,
+                }
             }
+            self.api.create(&params, &object).await
         };
         match timeout(DEADLINE, writing).await {
             Ok(Ok(written)) => {
                 let version = written.metadata.resource_version.unwrap_or_default();
                 self.versions.insert(index, version);
                 Ok(())
-            }
-            Ok(Err(kube::Error::Api(status))) if status.code == 404 => {
-                // Deleted meanwhile: it is made anew with the next save.
-                self.versions.remove(&index);
-                Err(Error::Write { name, why: "it was deleted".to_owned() })
             }
             Ok(Err(kube::Error::Api(status))) if status.code == 409 => {
                 let found = timeout(DEADLINE, self.api.get_metadata_opt(&name)).await;

@@ -27,6 +27,8 @@ pub struct RpcMetrics {
     open_streams: Gauge,
     edges_sent: Counter,
     tls_reloads: Family<ResultLabel, Counter>,
+    // A family, so that there is nothing to see without TLS.
+    tls_expires: Family<NoLabels, Gauge>,
     cells: Arc<Cells>,
 }
 
@@ -58,6 +60,9 @@ struct ResultLabel {
     result: &'static str,
 }
 
+/// Of a metric that is there or not.
+type NoLabels = [(&'static str, &'static str); 0];
+
 impl Default for RpcMetrics {
     fn default() -> RpcMetrics {
         let metrics = RpcMetrics {
@@ -66,6 +71,7 @@ impl Default for RpcMetrics {
             open_streams: Gauge::default(),
             edges_sent: Counter::default(),
             tls_reloads: Family::default(),
+            tls_expires: Family::default(),
             cells: Arc::default(),
         };
         // From the first scrape on, so that a rate over the first failure is not lost.
@@ -103,6 +109,25 @@ impl RpcMetrics {
             "Reads of changed or unreadable TLS files: applied, or refused with the old ones kept",
             self.tls_reloads.clone(),
         );
+        registry.register_with_unit(
+            "tls_certificate_expiry_timestamp",
+            "Until when the certificate that is served is valid",
+            Unit::Seconds,
+            self.tls_expires.clone(),
+        );
+    }
+
+    /// Until when the certificate that is served is valid, in seconds since the Unix epoch.
+    #[must_use]
+    pub fn tls_expires(&self) -> Option<i64> {
+        self.tls_expires.get(&[]).map(|gauge| gauge.get())
+    }
+
+    pub(super) fn tls_served(&self, not_after: Option<i64>) {
+        match not_after {
+            Some(end) => drop(self.tls_expires.get_or_create(&[]).set(end)),
+            None => drop(self.tls_expires.remove(&[])),
+        }
     }
 
     /// How often the TLS files were read anew with this result.

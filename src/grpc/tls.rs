@@ -20,6 +20,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_stream::wrappers::ReceiverStream;
 
+use super::expiry;
 use super::observe::RpcMetrics;
 use super::serve::guarded;
 use crate::files::{self, MAX_PEM_BYTES};
@@ -104,6 +105,7 @@ impl Acceptor {
     pub(super) fn load(files: Tls, metrics: RpcMetrics) -> Result<Acceptor, Error> {
         let loaded = files.read()?;
         let config = Arc::new(ArcSwap::from_pointee(files.config(&loaded)?));
+        metrics.tls_served(files.not_after(&loaded));
         Ok(Acceptor { files, loaded, config, metrics })
     }
 
@@ -143,6 +145,7 @@ impl Acceptor {
                 Ok(contents) => match self.files.config(&contents) {
                     Ok(config) => {
                         self.config.store(Arc::new(config));
+                        self.metrics.tls_served(self.files.not_after(&contents));
                         self.loaded = contents;
                         refused = None;
                         self.metrics.tls_reloaded(true);
@@ -235,6 +238,14 @@ impl Tls {
         // KEDA's client insists on it.
         config.alpn_protocols = vec![b"h2".to_vec()];
         Ok(config)
+    }
+}
+
+impl Tls {
+    /// Until when the server's own certificate is valid.
+    fn not_after(&self, contents: &Contents) -> Option<i64> {
+        let chain = certificates("certificate", &self.certificate, &contents.certificate).ok()?;
+        expiry::not_after(chain.first()?)
     }
 }
 

@@ -436,3 +436,4 @@ fn an_old_answer_turns_into_an_error_only_where_a_fallback_is_declared() {
 }
 
 mod faults;
+mod fleet;

@@ -323,6 +323,9 @@ async fn f111_new_certificates_are_used_without_dropping_connections_and_bad_one
     let mut stream = open_stream(&mut old, "a").await;
     assert_eq!(pushed(&mut stream).await, Some(true));
 
+    let first_end = scaler.metrics.tls_expires();
+    assert!(first_end.is_some(), "when it ends is a metric");
+
     // Halfway through a replacement, certificate and key do not fit together.
     let refused = || scaler.metrics.tls_reloads(false);
     replace("second-server.pem", &folder.path().join("tls.crt"));
@@ -331,6 +334,8 @@ async fn f111_new_certificates_are_used_without_dropping_connections_and_bad_one
     replace("second-server.key", &folder.path().join("tls.key"));
     let reloaded = async || (scaler.metrics.tls_reloads(true) == 1).then_some(());
     eventually("new files in use", reloaded).await;
+    let new_end = scaler.metrics.tls_expires();
+    assert_eq!(new_end, first_end, "both files are of one day");
     let mut new = connect(&scaler, second()).await.unwrap();
     assert_eq!(wanted(&mut new, "a").await.unwrap(), 3);
     assert_eq!(wanted(&mut old, "a").await.unwrap(), 3);

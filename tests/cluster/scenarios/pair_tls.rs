@@ -70,7 +70,7 @@ pub(crate) async fn replaced(scene: &mut Scene) {
     assert!(asked.is_none(), "nobody is answered without one");
 
     let stays = |now: &crate::timeline::Sample| now.spec == Some(COUNT);
-    let mut moves = async |scene: &mut Scene, pair: &mut Pair, what: &str| {
+    let moves = async |scene: &mut Scene, pair: &mut Pair, what: &str| {
         let asked = keda.asked().await;
         pair.kill(asked);
         assert_eq!(keda.asked().await, 1 - asked, "KEDA connects to the other");

@@ -1,0 +1,66 @@
+//! How long a hand-over of ten thousand workloads takes, and how large its messages are.
+//!
+//! A measurement: it asserts that the follower has every state, and prints the rest. What the shards take is
+//! not in it.
+
+use prost::Message as _;
+
+use super::*;
+
+const N_WORKLOADS: usize = 10_000;
+
+fn fleet() -> Arc<Inventory> {
+    let named = |n| Workload {
+        key: WorkloadKey::new(&format!("team-{}", n % 100), &format!("llm-{n}")),
+        ..workload(1, 3, &[])
+    };
+    inventory((0..N_WORKLOADS).map(named))
+}
+
+/// What is published of all, as it is sent: bytes of the largest entry, and of all.
+fn sizes(parts: &Parts, with_states: bool) -> (usize, usize) {
+    let size = |tracker: &Arc<Tracker>| {
+        let state = with_states.then(|| parts.states.get(&tracker.key)).flatten();
+        entry::entry(tracker, &tracker.published.load(), state.as_ref()).encoded_len()
+    };
+    let sizes: Vec<usize> = parts.registry.trackers().iter().map(size).collect();
+    (sizes.iter().copied().max().unwrap_or(0), sizes.iter().sum())
+}
+
+fn memory_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a measurement of a minute"]
+async fn ten_thousand_workloads_are_handed_over_whole() {
+    let store = Store::start().await;
+    let all_decided = |replica: &Replica| {
+        let trackers = replica.parts.registry.trackers();
+        trackers.len() == N_WORKLOADS && trackers.iter().all(|own| own.published.load().version > 0)
+    };
+    let mut leader = Replica::start_with(store.client(), "first", fleet());
+    leader.until_leading().await;
+    until("all are decided", || all_decided(&leader)).await;
+    let (before_kib, started_at) = (memory_kib(), Instant::now());
+    let mut follower = Replica::start_with(store.client(), "second", fleet());
+    follower.until_it_can_answer().await;
+    until("the follower has all", || all_decided(&follower)).await;
+    println!("followed whole after {:.1?}", started_at.elapsed());
+    println!("a second replica in the same process: {} MiB", (memory_kib() - before_kib) / 1_024);
+    let ((largest, answers), (_, all)) = (sizes(&leader.parts, false), sizes(&leader.parts, true));
+    println!("answers {answers} bytes, with states {all}; largest entry {largest}");
+
+    let left_at = Instant::now();
+    leader.leaving.cancel();
+    follower.until_leading().await;
+    println!("another leads {:.1?} after the word to leave", left_at.elapsed());
+    let trackers = leader.parts.registry.trackers();
+    let is_there = |own: &&Arc<Tracker>| {
+        leader.parts.states.get(&own.key).and_then(|state| state.want())
+            == follower.parts.states.get(&own.key).and_then(|state| state.want())
+    };
+    assert_eq!(trackers.iter().filter(is_there).count(), N_WORKLOADS, "no state is lost");
+}
