@@ -20,6 +20,10 @@ const MEMORY_STEPS: f32 = 240.0;
 /// bucket, a seventh of one busy replica: a single step within the first hour is no rule.
 const ASSUMED_STEPS: f32 = 60.0;
 const ASSUMED_BUCKET: usize = 4;
+/// The same for a load that has been seen to rise by this factor, more than noise explains: what
+/// rises once rises again, and late requests cost more than a part of a replica for half an hour.
+const ASSUMED_BUCKET_RISEN: usize = 6;
+const RISEN: f64 = 1.25;
 /// Work below which growth is not scaled down any further.
 const WORK_FLOOR: f64 = 0.1;
 /// Upper edges of the growth histogram, in √work. On that scale growth is alike at all levels: a
@@ -33,13 +37,16 @@ pub(super) struct Headroom {
     work: VecDeque<f32>,
     noted_at: Option<Moment>,
     counts: [f32; EDGES.len()],
+    /// Least tokens a second of a minute, and whether there have been more by [`RISEN`].
+    least: Option<f32>,
+    risen: bool,
 }
 
 impl Default for Headroom {
     fn default() -> Self {
         let mut counts = [0.0; EDGES.len()];
         counts[ASSUMED_BUCKET] = ASSUMED_STEPS;
-        Headroom { work: VecDeque::new(), noted_at: None, counts }
+        Headroom { work: VecDeque::new(), noted_at: None, counts, least: None, risen: false }
     }
 }
 
@@ -71,6 +78,20 @@ impl Headroom {
             self.work.pop_front();
         }
         true
+    }
+
+    /// Looks whether the load has risen, in tokens a second: also before work has a price.
+    pub(super) fn look(&mut self, tokens: f64) {
+        if self.risen || tokens <= 0.0 {
+            return;
+        }
+        let least = self.least.map_or(tokens, |least| tokens.min(f64::from(least)));
+        self.least = Some(compact(least));
+        if tokens > RISEN * least {
+            self.risen = true;
+            let assumed = std::mem::take(&mut self.counts[ASSUMED_BUCKET]);
+            self.counts[ASSUMED_BUCKET_RISEN] += assumed;
+        }
     }
 
     /// Whether more than a step or two have not been seen.
@@ -148,6 +169,19 @@ mod tests {
         // Four fifths into the bucket from 0.1 to 0.15: 0.14; at work 4, 0.14 · √4 = 0.28.
         assert!((headroom.growth(0.8) - 0.14).abs() < 1e-6);
         assert!((at(4.0, headroom.growth(0.8)) - 0.28).abs() < 1e-6);
+    }
+
+    #[test]
+    fn a_load_that_has_risen_is_assumed_to_rise_again_and_noise_is_no_rise() {
+        let mut headroom = Headroom::default();
+        for tokens in [1_000.0, 950.0, 1_050.0, 1_180.0] {
+            headroom.look(tokens);
+        }
+        // 1,180 is 1.242 times 950.
+        assert!((headroom.growth(0.8) - 0.14).abs() < 1e-6);
+        headroom.look(1_200.0);
+        // Four fifths into the bucket from 0.2 to 0.3.
+        assert!((headroom.growth(0.8) - 0.28).abs() < 1e-6);
     }
 
     #[test]

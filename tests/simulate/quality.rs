@@ -7,6 +7,11 @@ use std::sync::OnceLock;
 
 use super::*;
 
+/// What the morning has to attain, and at what ratio: two hours that begin with nothing learned. The
+/// figures are 99.1 % at 1.22.
+const ATTAINED: f64 = 0.985;
+const RATIO: f64 = 1.3;
+
 /// A morning: a quarter of an hour of warm-up on a rising load, then one that goes up, falls and
 /// steps.
 const MORNING: &str = "about: a morning
@@ -43,8 +48,8 @@ fn morning() -> &'static Value {
 #[test]
 fn a_morning_is_served_for_little_more_than_a_clairvoyant_pays() {
     let (attainment, ratio) = figures(rows(morning(), "ghostscaler")[0]);
-    assert!(attainment >= 0.98, "{attainment} at {ratio}");
-    assert!(ratio <= 1.6, "{ratio} at {attainment}");
+    assert!(attainment >= ATTAINED, "{attainment} at {ratio}");
+    assert!(ratio <= RATIO, "{ratio} at {attainment}");
 }
 
 #[test]
@@ -52,8 +57,8 @@ fn bursts_that_come_back_keep_their_capacity() {
     let found = slice(BURSTS, "--policy ghostscaler --no-references");
     let ours = rows(&found, "ghostscaler")[0];
     let attainment = ours["attainment"].as_f64().unwrap();
-    assert!(attainment >= 0.95, "{attainment}");
-    assert!(ours["flaps"].as_f64().unwrap() <= 2.0, "{ours}");
+    assert!(attainment >= 0.99, "{attainment}");
+    assert!(ours["flaps"].as_f64().unwrap() <= 1.0, "{ours}");
 }
 
 /// What this gate is for: queue depth is about 0 while capacity suffices, so a fleet that follows it
@@ -62,7 +67,7 @@ fn bursts_that_come_back_keep_their_capacity() {
 fn a_policy_that_knows_the_queue_alone_fails_where_ours_does_not() {
     let passes = |row: &&&Value| {
         let (attainment, ratio) = figures(row);
-        attainment >= 0.98 && ratio <= 1.6
+        attainment >= ATTAINED && ratio <= RATIO
     };
     assert_eq!(rows(morning(), "ghostscaler").iter().filter(passes).count(), 1);
     let queue = rows(morning(), "hpa-queue");

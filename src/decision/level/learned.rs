@@ -217,6 +217,9 @@ impl Learned {
         let queued = seen.waiting.unwrap_or(0.0) + seen.stuck_waiting;
         let settled = self.live_for_ms >= WINDOW_MS;
         if seen.whole {
+            if let Some(minute) = ask.minute {
+                self.headroom.look(minute.prompt + minute.generated);
+            }
             self.note_demand(ask, level, step_s, now);
             if settled && ask.supply.starting == 0 && ask.spec.has(Part::Feedback) {
                 self.feedback.note(ask, level, step_s);

@@ -410,8 +410,10 @@ fn keda_f15_a_clock_that_jumps_is_no_evidence() {
         assert_eq!(bench.tick(IDLE).want, 3, "after a jump of {jump_s} s");
         let wants = bench.run(200, IDLE);
         assert!(wants.iter().all(|want| *want == 3), "{wants:?}");
-        bench.run(600, IDLE);
-        assert!(bench.last.unwrap().want < 3, "after a jump of {jump_s} s");
+        // An hour that nobody saw takes coverage, of which 0.9 is back after ln 10 thirds of a hold,
+        // 461 s. An hour that was seen already adds nothing when it comes again.
+        bench.run(300, IDLE);
+        assert_eq!(bench.last.unwrap().want < 3, jump_s > 0, "after a jump of {jump_s} s");
     }
 }
 
