@@ -267,6 +267,8 @@ fn flag_row(arg: &Arg) -> [String; 3] {
 /// The families that the gRPC part registers, as rows, after one call has been counted.
 async fn grpc_families() -> Vec<[String; 4]> {
     let counted = RpcMetrics::default();
+    // There only with TLS.
+    counted.tls_served(Some(0));
     let registry = Registry::new(Limits::default(), Clock::start());
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let options = grpc::Options { drain_delay: Duration::ZERO, ..grpc::Options::default() };

@@ -123,7 +123,8 @@ impl RpcMetrics {
         self.tls_expires.get(&[]).map(|gauge| gauge.get())
     }
 
-    pub(super) fn tls_served(&self, not_after: Option<i64>) {
+    /// Notes until when the certificate that is served now is valid; `None` where that is not known.
+    pub fn tls_served(&self, not_after: Option<i64>) {
         match not_after {
             Some(end) => drop(self.tls_expires.get_or_create(&[]).set(end)),
             None => drop(self.tls_expires.remove(&[])),
