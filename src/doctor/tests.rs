@@ -167,16 +167,16 @@ fn the_page_of_a_person_has_80_columns_and_a_programs_has_all() {
         "team-a/llm: 1 finding
 
   short-cooldown
-    what cooldownPeriod is 20 s with minReplicaCount 0: expected 300 or more
+    what cooldownPeriod is 20 s with minReplicaCount 0: expected 600 or more
     why  it is all that stands between a hung or cut-off scaler and zero: on
          KEDA 2.21 answers that came 1.5 s late took 2 replicas to 0 after 27 s
-         with a cool-down of 20
-    fix  set cooldownPeriod to 300: this scaler says itself when to sleep
+         with a cool-down of 20, and a dead node can hang its polls for 305 s
+    fix  set cooldownPeriod to 600: this scaler says itself when to sleep
 
 kubectl patch scaledobject llm -n team-a --type json -p '
 - op: add
   path: /spec/cooldownPeriod
-  value: 300'
+  value: 600'
 
 46 checks in order, 2 not looked at
   you may not read nodes (max-beyond-gpus, nodes-taken-away)

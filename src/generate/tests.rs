@@ -92,7 +92,7 @@ fn every_step_of_the_scaler_gets_through() {
     );
     assert_eq!(
         (&spec["cooldownPeriod"], &spec["initialCooldownPeriod"]),
-        (&json!(300), &json!(600))
+        (&json!(600), &json!(600))
     );
     assert_eq!(
         spec["triggers"],

@@ -69,7 +69,7 @@ impl ApiFront {
 
 async fn answer(client: kube::Client, shared: Arc<Shared>, request: Request) -> Response {
     let n_before = shared.n_requests.fetch_add(1, Ordering::SeqCst);
-    if shared.refuses.load(Ordering::SeqCst) && n_before % 4 != 0 {
+    if shared.refuses.load(Ordering::SeqCst) && !n_before.is_multiple_of(4) {
         shared.n_refused.fetch_add(1, Ordering::SeqCst);
         let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
             "message": "too many requests", "reason": "TooManyRequests", "code": 429});

@@ -63,7 +63,7 @@ async fn documents_beside_each_other_tell_more_than_one() {
 async fn a_broken_file_is_told_and_its_patch_cures_it() {
     let text = fs::read_to_string(repository().join("manifests/examples/vllm.yaml")).unwrap();
     let broken = text
-        .replace("cooldownPeriod: 300\n  initial", "cooldownPeriod: 0\n  initial")
+        .replace("cooldownPeriod: 600\n  initial", "cooldownPeriod: 0\n  initial")
         .replace("minReplicaCount: 1", "minReplicaCount: 0")
         .replace("            - --shutdown-timeout=150\n", "");
     assert_ne!(text, broken);

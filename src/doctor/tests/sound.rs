@@ -19,7 +19,7 @@ spec:
   scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: llm}
   minReplicaCount: 0
   maxReplicaCount: 12
-  cooldownPeriod: 300
+  cooldownPeriod: 600
   initialCooldownPeriod: 600
   advanced:
     horizontalPodAutoscalerConfig:

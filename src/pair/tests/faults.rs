@@ -174,12 +174,11 @@ async fn who_cannot_renew_stands_by_at_once_and_leads_no_more_in_between() {
     let mut leader = Replica::start(&store, "first", workload(3, 3, &[]));
     leader.until_leading().await;
     leader.until_it_can_answer().await;
-    store.delay(SOON);
-    let hung_at = Instant::now();
+    // Longer than the test is patient: it is told while the renewal hangs.
+    store.delay(Duration::from_secs(600));
     until("it decides no more", || !leader.is_leading()).await;
     let told = leader.standing.wait_for(|standing| !is_leading(standing));
-    timeout(Duration::from_millis(300), told).await.expect("it is told at once").unwrap();
-    assert!(hung_at.elapsed() < Duration::from_secs(2), "{:?}", hung_at.elapsed());
+    timeout(SOON, told).await.expect("it is told while the renewal hangs").unwrap();
     assert!(matches!(*leader.standing.borrow(), Standing::Following { .. }));
 }
 
