@@ -3,6 +3,7 @@
 //! Must not measure anything that a tick of `serve` does not do.
 
 use std::hint::black_box;
+use std::sync::Arc;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use ghostscaler::decision::{
@@ -27,7 +28,7 @@ impl Workload {
             id: format!("model-7c9f8d6b5-{index:05}").into(),
             phase: Phase::Ready,
             ready_ms: Some(3_600_000),
-            reading: Reading::Fresh { value: EngineSample::default(), age_ms: 10 },
+            reading: Reading::Fresh { value: Arc::new(EngineSample::default()), age_ms: 10 },
         });
         Workload {
             state: Some(State::default()),
@@ -51,6 +52,7 @@ impl Workload {
         let running = 1.0 + f64::from(self.tick / 12 % 30);
         for engine in &mut self.observation.engines {
             if let Reading::Fresh { value, .. } = &mut engine.reading {
+                let value = Arc::make_mut(value);
                 let steps = 5.0 / (0.010 + 0.001 * running);
                 let grow = |counter: &mut Option<f64>, part: f64| {
                     *counter = Some(counter.unwrap_or(0.0) + part);
