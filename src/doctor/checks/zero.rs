@@ -136,7 +136,8 @@ pub(super) fn short_cooldown(facts: &Facts) -> Result<Option<Finding>, Missing> 
 pub(super) fn idle_cooldown(facts: &Facts) -> Result<Option<Finding>, Missing> {
     let object = &facts.object;
     let given = integer(object, "/spec/cooldownPeriod");
-    let Some(cooldown_s) = given.filter(|given_s| ![KEDA_COOLDOWN_S, COOLDOWN_S].contains(given_s)) else {
+    let Some(cooldown_s) = given.filter(|given_s| ![KEDA_COOLDOWN_S, COOLDOWN_S].contains(given_s))
+    else {
         return Ok(None);
     };
     let idles = integer(object, "/spec/idleReplicaCount").is_some();

@@ -61,7 +61,8 @@ fn a_trigger_that_only_polls_wakes_late() {
 #[test]
 fn a_cool_down_of_zero_or_a_short_one_is_told() {
     // KEDA's own default, 300 s, is too short as well.
-    for (given, seconds) in [(json!(0), 0), (json!(20), 20), (json!(599), 599), (json!(null), 300)] {
+    for (given, seconds) in [(json!(0), 0), (json!(20), 20), (json!(599), 599), (json!(null), 300)]
+    {
         let finding = patched("short-cooldown", &with("/spec/cooldownPeriod", given));
         says(&finding, &[&format!("cooldownPeriod is {seconds} s")]);
     }
