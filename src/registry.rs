@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use crate::clock::Clock;
 use crate::decision::Moment;
 use crate::inventory::{Inventory, Workload, WorkloadKey};
-use crate::trigger::{self, Faults};
+use crate::trigger::{self, Faults, Policy};
 
 mod key;
 #[cfg(test)]
@@ -165,6 +165,7 @@ struct Shared {
     n_trackers: AtomicUsize,
     generation: watch::Sender<u64>,
     listing: Mutex<Listing>,
+    last_policy: Mutex<Weak<Policy>>,
 }
 
 /// The workloads by namespace and name; replaced whole with each inventory.
@@ -201,6 +202,7 @@ impl Registry {
             n_trackers: AtomicUsize::new(0),
             generation: watch::Sender::new(0),
             listing: Mutex::default(),
+            last_policy: Mutex::default(),
         };
         Registry { shared: Arc::new(shared) }
     }
@@ -340,6 +342,7 @@ impl Registry {
             let mut trackers = Vec::new();
             for (trigger, policy) in listed {
                 let Some(policy) = policy else { continue };
+                let policy = self.shared(policy);
                 let new = variants::New { workload, trigger, policy, brought_by: None };
                 // What calls have brought makes room; the inventory has its own bound.
                 if let Ok(tracker) = self.add(&slot.variants, new) {
@@ -372,10 +375,23 @@ impl Registry {
             Refusal::BadMetadata(faults).of(workload)
         })?;
         let brought_by = Some(brought_by.collect());
+        let policy = self.shared(policy);
         let new = variants::New { workload, trigger, policy, brought_by };
         let tracker = self.add(&slot.variants, new)?;
         self.shared.generation.send_modify(|generation| *generation += 1);
         Ok(tracker)
+    }
+
+    /// The policy, shared with the trigger before it where they say the same: most of a fleet do, and
+    /// each takes some 300 bytes.
+    fn shared(&self, policy: Policy) -> Arc<Policy> {
+        let mut last = self.shared.last_policy.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(last) = last.upgrade().filter(|last| **last == policy) {
+            return last;
+        }
+        let policy = Arc::new(policy);
+        *last = Arc::downgrade(&policy);
+        policy
     }
 
     fn add(&self, variants: &Variants, new: variants::New<'_>) -> Result<Arc<Tracker>, Error> {

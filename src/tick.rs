@@ -334,8 +334,9 @@ impl Follow {
             observation.replicas.spec = None;
         }
         let observation = Arc::new(observation);
-        let spec = Arc::new(spec);
         let previous = tracker.published.load_full();
+        let known = previous.spec.as_ref().filter(|known| ***known == spec).map(Arc::clone);
+        let spec = known.unwrap_or_else(|| Arc::new(spec));
 
         let deciding = Instant::now();
         let decided = self.state.decide(parts.log.is_some(), &spec, &observation, now);

@@ -108,9 +108,16 @@ impl Window {
                 }
             }
             Some(_) | None => {
+                self.forget(now);
+                // Thousands of windows are kept: none larger than it must be.
+                self.slots.reserve_exact(1);
                 self.slots.push_back(Slot { end: now, span_ms: step_ms, sums: flows });
             }
         }
+        self.forget(now);
+    }
+
+    fn forget(&mut self, now: Moment) {
         while self.slots.front().is_some_and(|slot| now.millis_since(slot.end) >= WINDOW_MS) {
             self.slots.pop_front();
         }

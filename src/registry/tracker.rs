@@ -57,7 +57,7 @@ pub struct Tracker {
     /// Its name.
     pub key: TrackerKey,
     /// Its policy.
-    pub policy: Policy,
+    pub policy: Arc<Policy>,
     /// The metadata of the call that brought it; `None` where the inventory lists it.
     pub brought_by: Option<Box<[(String, String)]>>,
     /// The trigger that this one replaced, whose state it shall take over.
@@ -94,7 +94,7 @@ const EDITED_MS: u64 = 60_000;
 impl Tracker {
     pub(super) fn new(
         key: TrackerKey,
-        policy: Policy,
+        policy: Arc<Policy>,
         brought_by: Option<Box<[(String, String)]>>,
         predecessor: Option<TrackerKey>,
         clock: Clock,

@@ -27,7 +27,7 @@ pub(super) struct Variants {
 pub(super) struct New<'a> {
     pub(super) workload: &'a Arc<Workload>,
     pub(super) trigger: u64,
-    pub(super) policy: Policy,
+    pub(super) policy: Arc<Policy>,
     /// The metadata, where a call brings it and the inventory does not list it.
     pub(super) brought_by: Option<Box<[(String, String)]>>,
 }
@@ -82,7 +82,7 @@ impl Variants {
             }
             let key = TrackerKey { workload: new.workload.key.clone(), trigger: new.trigger };
             let predecessor = predecessor(list, new.workload).map(|tracker| tracker.key.clone());
-            let (policy, brought_by) = (new.policy.clone(), new.brought_by.clone());
+            let (policy, brought_by) = (Arc::clone(&new.policy), new.brought_by.clone());
             let tracker = Arc::new(Tracker::new(key, policy, brought_by, predecessor, clock));
             tracker.set_listed(new.brought_by.is_none(), clock.now());
             tracker.follow(new.workload, clock.now());
