@@ -8,6 +8,7 @@ mod error;
 pub(crate) mod fixtures;
 mod large;
 mod serve;
+mod stall;
 mod view;
 mod wake;
 pub mod words;

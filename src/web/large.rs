@@ -48,13 +48,18 @@ impl Large {
     ) -> Result<Response, Error> {
         let closed = |_| Error::Internal;
         let turn = Arc::clone(&self.turn).acquire_owned().await.map_err(closed)?;
+        if self.sending_kib.available_permits() == 0 {
+            return Err(Error::Busy);
+        }
         // The turn goes with the work: an asker who leaves does not end it.
         let built = tokio::task::spawn_blocking(move || {
             let _turn = turn;
             build()
         });
         let page = Bytes::from(built.await.ok().flatten().ok_or(Error::Internal)?);
-        let kib = u32::try_from(page.len().div_ceil(1024)).map_err(|_huge| Error::Internal)?;
+        // One that is larger than all goes alone.
+        let kib = page.len().div_ceil(1024).clamp(1, MAX_SENDING_KIB);
+        let kib = u32::try_from(kib).map_err(|_never| Error::Internal)?;
         let permit = Arc::clone(&self.sending_kib)
             .try_acquire_many_owned(kib)
             .map_err(|_all_taken| Error::Busy)?;
@@ -72,7 +77,8 @@ fn pieces(
     permit: OwnedSemaphorePermit,
 ) -> impl futures_util::Stream<Item = Result<Bytes, std::convert::Infallible>> {
     futures_util::stream::unfold((page, permit), |(mut page, permit)| async move {
-        let piece = page.split_to(page.len().min(PIECE_BYTES));
+        // A copy: a part of the page itself would keep all of it beyond its permit.
+        let piece = Bytes::copy_from_slice(&page.split_to(page.len().min(PIECE_BYTES)));
         (!piece.is_empty()).then_some((Ok(piece), (page, permit)))
     })
 }
@@ -107,6 +113,8 @@ mod tests {
         drop(first);
         let third = large.answer(text(), page).await.unwrap();
         drop((second, third));
+        let larger_than_all = || Some(vec![b'x'; MAX_SENDING_KIB * 1024 + 1]);
+        drop(large.answer(text(), larger_than_all).await.unwrap());
         assert_eq!(large.answer(text(), || None).await.unwrap_err(), Error::Internal);
     }
 }

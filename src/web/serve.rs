@@ -18,6 +18,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::stall::Unstalled;
 use crate::listen::{Place, Places};
 
 /// Connections served at once. A further one, such as a probe, is served all the same, in the place
@@ -28,6 +29,9 @@ pub const MAX_CONNECTIONS: usize = 128;
 /// Time for a whole request head, and for the next one to come on a kept connection, so that
 /// neither slow nor idle peers hold a place for long.
 pub const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Time in which a peer has to take something of its answer, which is kept for it.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Age at which a connection is ended after its present answer; one that does not take its answer
 /// within [`END_TIMEOUT`] is cut.
@@ -76,6 +80,7 @@ pub(crate) async fn connection<S>(
     });
     let mut builder = Builder::new(TokioExecutor::new()).http1_only();
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
+    let stream = Unstalled::new(stream, WRITE_TIMEOUT);
     let serving = builder.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(serving);
     let ended = tokio::select! {
