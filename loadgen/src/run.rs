@@ -3,8 +3,8 @@
 //! # How it measures
 //!
 //! - **Open loop.** Each request is handed out at its moment, whatever has become of the others.
-//!   Threads that share nothing keep time, send and read, each its own share of the schedule
-//!   (`lane`, `exchange`). A closed loop is there for those who ask for it by name.
+//!   One thread keeps time for others that share nothing, and send and read each its own share of
+//!   the schedule (`lane`, `exchange`). A closed loop is there for those who ask for it by name.
 //! - **From the intended start.** Time to first token and whole time begin when a request was
 //!   *due*: a server that stalls, or a client that is late, shows in the percentiles. How late the
 //!   client was is a distribution of its own, the schedule lag; where it is large against what was

@@ -1,7 +1,6 @@
 //! A thread that sends: its own runtime, its own connections, its own record and its own share of the
-//! schedule, so that threads share nothing on the way of a request. It keeps time itself: a thread
-//! of its own for that would compete with it for a processor, and each request would cost a switch
-//! from one to the other.
+//! schedule, so that threads share nothing on the way of a request. The thread that keeps time for
+//! all of them hands it what is due.
 //!
 //! Must not wait for an answer before it hands out what is due: that is what makes the loop open.
 
@@ -15,7 +14,8 @@ use bytes::Bytes;
 use futures_util::stream::{self, StreamExt as _};
 use http::header;
 use http_body_util::Full;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::time::Instant;
 
 use super::exchange::Timers;
@@ -146,14 +146,23 @@ pub(super) struct Lane {
     slots: Arc<Semaphore>,
     connections: u32,
     record: Mutex<Record>,
+    /// What was due: written by the thread that keeps time alone.
+    due: Mutex<Record>,
+    /// Where requests are sent.
+    runtime: Handle,
     /// What ended its share early.
     trace_error: Mutex<Option<traces::Error>>,
 }
 
 impl Lane {
-    pub(super) fn new(shared: Arc<Shared>, connections: u32, users: Range<u64>) -> Lane {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        runtime: Handle,
+        connections: u32,
+        users: Range<u64>,
+    ) -> Lane {
         let idle = shared.plan.targets.iter().map(|_| Vec::new()).collect();
-        let record = Record::new(shared.plan.classes.len());
+        let n_classes = shared.plan.classes.len();
         Lane {
             shared,
             idle: Mutex::new(idle),
@@ -162,23 +171,24 @@ impl Lane {
             users,
             slots: Arc::new(Semaphore::new(connections as usize)),
             connections,
-            record: Mutex::new(record),
+            record: Mutex::new(Record::new(n_classes)),
+            due: Mutex::new(Record::new(n_classes)),
+            runtime,
             trace_error: Mutex::default(),
         }
     }
 
-    /// Sends what comes when it is due, as many at once as there are connections, until there is no
-    /// more and all have ended, or until told to stop. Drops `pacing` when nothing more will be due.
+    /// Sends what is handed out, as many at once as there are connections, until `pacing` has ended
+    /// and all have their answers, or until told to stop.
     pub(super) async fn serve(
         self: Arc<Lane>,
-        share: Share,
+        pacing: oneshot::Receiver<()>,
         mut stop: watch::Receiver<bool>,
-        pacing: mpsc::Sender<()>,
     ) {
         let work = async {
             self.open_ahead().await;
-            self.pace(share).await;
-            drop(pacing);
+            // Ends with an error when the other side is dropped, which is an end too.
+            drop(pacing.await);
             drop(self.slots.acquire_many(self.connections).await);
         };
         tokio::select! {
@@ -208,8 +218,8 @@ impl Lane {
     }
 
     /// Hands each request out at its moment: those of the schedule, and those that follow an answer
-    /// until the end of the run.
-    async fn pace(self: &Arc<Lane>, mut share: Share) {
+    /// until the end of the run. Drops `pacing` when nothing more will be due.
+    pub(super) async fn pace(self: Arc<Lane>, mut share: Share, _pacing: oneshot::Sender<()>) {
         let pause = Pause::new().ok();
         let plan = self.plan();
         let until_s = plan.is_followed().then(|| plan.span_s()).flatten();
@@ -279,10 +289,10 @@ impl Lane {
         let plan = self.plan();
         job.counts = job.due_s >= plan.warmup_s;
         {
-            let mut record = locked(&self.record);
-            record.last_due_s = job.due_s;
+            let mut due = locked(&self.due);
+            due.last_due_s = job.due_s;
             if job.counts {
-                record.scheduled(job.class, job.due_s);
+                due.scheduled(job.class, job.due_s);
             }
         }
         job.target = match plan.balance {
@@ -292,28 +302,38 @@ impl Lane {
             Balance::Least => self.shared.least_open(),
         };
         self.shared.begins_on(job.target);
-        if let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() {
-            tokio::spawn(Arc::clone(self).work(job, slot));
-            return;
-        }
-        let mut waiting = locked(&self.waiting);
-        if waiting.len() < MOST_WAITING {
-            waiting.push_back(job);
-        } else {
-            self.shared.ended_on(job.target);
-            locked(&self.record).unsent += 1;
-        }
+        let slot = {
+            // Under the lock, so that no slot is freed between the look at it and the waiting.
+            let mut waiting = locked(&self.waiting);
+            match Arc::clone(&self.slots).try_acquire_owned() {
+                Ok(slot) => slot,
+                Err(_taken) if waiting.len() < MOST_WAITING => {
+                    waiting.push_back(job);
+                    return;
+                }
+                Err(_taken) => {
+                    self.shared.ended_on(job.target);
+                    locked(&self.due).unsent += 1;
+                    return;
+                }
+            }
+        };
+        self.runtime.spawn(Arc::clone(self).work(job, slot));
     }
 
     async fn work(self: Arc<Lane>, first: Job, slot: OwnedSemaphorePermit) {
         let mut timers = Timers::new();
+        let mut slot = Some(slot);
         let mut next = Some(first);
         while let Some(job) = next {
             self.perform(&job, &mut timers).await;
             // What waits already needs no task of its own.
-            next = locked(&self.waiting).pop_front();
+            let mut waiting = locked(&self.waiting);
+            next = waiting.pop_front();
+            if next.is_none() {
+                slot.take();
+            }
         }
-        drop(slot);
     }
 
     /// What its user does next, after a whole answer of so many tokens or after none.
@@ -344,6 +364,11 @@ impl Lane {
 
     pub(super) fn take_trace_error(&self) -> Option<traces::Error> {
         locked(&self.trace_error).take()
+    }
+
+    /// What was due so far.
+    pub(super) fn due(&self) -> &Mutex<Record> {
+        &self.due
     }
 
     pub(super) fn record(&self) -> &Mutex<Record> {
