@@ -137,6 +137,8 @@ pub const OWN_RBAC: &[Permission] = &[
         resource: "configmaps",
         verbs: &["get", "list", "create", "update", "patch", "delete"],
     },
+    // Of a shard that cannot be used: a binding of each watched namespace alone does not reach here.
+    Permission { api_group: "events.k8s.io", resource: "events", verbs: &["create", "patch"] },
 ];
 
 /// Why the cluster cannot be read.

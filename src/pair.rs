@@ -7,7 +7,7 @@
 //! It answers from that alone. If the stream breaks, the last answers stay in force, as when a
 //! source is lost: an error could cost a workload its replicas. After [`STALE`] without a sign of
 //! life from a leader that is seen to lead, the follower is not ready any more, so that KEDA asks the
-//! leader; after [`FALLBACK_AFTER`] a declared fallback counts.
+//! leader, unless that says that it is not ready itself; after [`FALLBACK_AFTER`] a declared fallback counts.
 //!
 //! **A hand-over** moves nothing: the new leader goes on from the last answers and from the state
 //! behind them, which is sent with each changed answer and once a minute; at an orderly end it is
@@ -78,6 +78,10 @@ pub const FALLBACK_AFTER: Duration = Duration::from_secs(900);
 /// How long a wake may take over the leader.
 const WAKE_TIMEOUT: Duration = Duration::from_secs(2);
 const BEAT: Duration = Duration::from_secs(1);
+/// How often each replica says how it is reached.
+const ANNOUNCE_AGAIN: Duration = Duration::from_secs(30);
+/// What a leader says to who would follow it before it has recalled what was learned.
+const RECALLS: &str = "it does not know yet what was learned before";
 /// How often it is asked again whether who follows is still a replica.
 pub const ASK_AGAIN: Duration = Duration::from_secs(60);
 
@@ -145,6 +149,7 @@ impl Pair {
             followers: Followers::default(),
             leader: Mutex::default(),
             known: Mutex::default(),
+            recall_heard: Mutex::default(),
             has_recalled: AtomicBool::new(false),
             pending: Mutex::default(),
             is_unread: AtomicBool::new(false),
@@ -203,6 +208,8 @@ struct Shared {
     leader: Mutex<Option<PairClient<Channel>>>,
     /// When this process last had everything: as the leader, or from one.
     known: Mutex<Option<Known>>,
+    /// When a leader last said that it recalls what was learned before.
+    recall_heard: Mutex<Option<Instant>>,
     /// As the leader: what was learned before is back, so there is something to follow.
     has_recalled: AtomicBool,
     /// Answers of triggers that this process does not track yet.
@@ -245,6 +252,16 @@ impl Shared {
         *self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn heard_of_recall(&self) {
+        *self.recall_heard.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    /// Whether a leader has lately said that it recalls what was learned before.
+    fn hears_of_recall(&self) -> bool {
+        let heard = *self.recall_heard.lock().unwrap_or_else(PoisonError::into_inner);
+        heard.is_some_and(|at| at.elapsed() < STALE)
+    }
+
     fn set_leader(&self, leader: Option<PairClient<Channel>>) {
         *self.leader.lock().unwrap_or_else(PoisonError::into_inner) = leader;
     }
@@ -256,7 +273,6 @@ impl Shared {
 
 /// Says how this process is reached, again and again, since the record may be deleted.
 async fn announce(shared: Arc<Shared>, own: Member) {
-    const AGAIN: Duration = Duration::from_secs(30);
     let mut is_told = false;
     loop {
         match shared.members.publish(&own).await {
@@ -264,7 +280,7 @@ async fn announce(shared: Arc<Shared>, own: Member) {
                 is_told = false;
                 // Kept for a time without the API server. If it fails now, the last list stays.
                 drop(shared.members.list().await);
-                sleep(AGAIN).await;
+                sleep(ANNOUNCE_AGAIN).await;
             }
             Err(error) => {
                 if !is_told {

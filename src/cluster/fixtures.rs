@@ -236,6 +236,7 @@ fn list(state: &State, path: &str, query: &str) -> Response {
 
 fn failure(code: u16) -> Response {
     let reason = match code {
+        403 => "Forbidden",
         404 => "NotFound",
         409 => "Conflict",
         _ => "InternalError",

@@ -41,6 +41,9 @@ pub enum Error {
     /// They cannot all be listed.
     #[error("the shards cannot be listed: {0}")]
     List(String),
+    /// The account may not list them.
+    #[error("the shards may not be listed: {0}")]
+    Refused(String),
     /// The API server does not take one.
     #[error("the shard {name} cannot be written: {why}")]
     Write {
@@ -93,7 +96,7 @@ impl Shards {
     ///
     /// # Errors
     ///
-    /// [`Error::List`]: a part of what was saved is no answer.
+    /// [`Error::List`] or [`Error::Refused`]: a part of what was saved is no answer.
     pub async fn restore(&mut self) -> Result<Vec<Restored>, Error> {
         self.versions.clear();
         let mut restored = Vec::new();
@@ -102,7 +105,7 @@ impl Shards {
             let page = timeout(DEADLINE, self.api.list(&params))
                 .await
                 .map_err(|_elapsed| Error::List("no answer in time".to_owned()))?
-                .map_err(|error| Error::List(describe(&error)))?;
+                .map_err(unlisted)?;
             for shard in page.items {
                 let version = shard.metadata.resource_version.as_deref();
                 let version: u64 = version.and_then(|it| it.parse().ok()).unwrap_or(0);
@@ -115,6 +118,11 @@ impl Shards {
         }
         restored.sort_by_key(|(version, _)| *version);
         Ok(restored.into_iter().map(|(_, shard)| shard).collect())
+    }
+
+    /// Forgets which shards there are: another has led, and written them. The next save looks.
+    pub fn forget(&mut self) {
+        self.versions.clear();
     }
 
     /// Replaces what is saved, within about `over`, while this process leads.
@@ -154,7 +162,7 @@ impl Shards {
                 warn!(shard = index, bytes = text.len(), "a shard is too large and is not saved");
                 continue;
             }
-            if let Err(error) = self.write(index, text).await {
+            if let Err(error) = self.write(index, text, lead).await {
                 failed.get_or_insert(error);
             }
             sleep(over / n_shards).await;
@@ -224,7 +232,8 @@ impl Shards {
         }
     }
 
-    async fn write(&mut self, index: u32, text: String) -> Result<(), Error> {
+    /// Writes a shard. Who has written it meanwhile led before, if this process leads.
+    async fn write(&mut self, index: u32, text: String, lead: &Lead) -> Result<(), Error> {
         let name = self.name(index);
         let version = self.versions.get(&index).cloned();
         let mut object = ConfigMap {
@@ -238,17 +247,29 @@ impl Shards {
             ..ConfigMap::default()
         };
         let params = PostParams::default();
+        // At a hand-over there is no next time.
         let writing = async {
-            if object.metadata.resource_version.is_some() {
-                match self.api.replace(&name, &params, &object).await {
-                    // Deleted meanwhile. At a hand-over there is no next time.
-                    Err(kube::Error::Api(status)) if status.code == 404 => {
-                        object.metadata.resource_version = None;
+            let mut is_again = false;
+            loop {
+                let is_known = object.metadata.resource_version.is_some();
+                let written = if is_known {
+                    self.api.replace(&name, &params, &object).await
+                } else {
+                    self.api.create(&params, &object).await
+                };
+                object.metadata.resource_version = match written {
+                    // Deleted meanwhile.
+                    Err(kube::Error::Api(status)) if status.code == 404 && is_known => None,
+                    Err(kube::Error::Api(status))
+                        if status.code == 409 && !is_again && lead.decides() =>
+                    {
+                        is_again = true;
+                        let found = self.api.get_metadata_opt(&name).await?;
+                        found.and_then(|found| found.metadata.resource_version)
                     }
                     written => return written,
-                }
+                };
             }
-            self.api.create(&params, &object).await
         };
         match timeout(DEADLINE, writing).await {
             Ok(Ok(written)) => {
@@ -256,14 +277,7 @@ impl Shards {
                 self.versions.insert(index, version);
                 Ok(())
             }
-            Ok(Err(kube::Error::Api(status))) if status.code == 409 => {
-                let found = timeout(DEADLINE, self.api.get_metadata_opt(&name)).await;
-                if let Ok(Ok(Some(found))) = found {
-                    let version = found.metadata.resource_version.unwrap_or_default();
-                    self.versions.insert(index, version);
-                }
-                Err(Error::Taken { name })
-            }
+            Ok(Err(kube::Error::Api(status))) if status.code == 409 => Err(Error::Taken { name }),
             Ok(Err(error)) => Err(Error::Write { name, why: describe(&error) }),
             Err(_elapsed) => Err(Error::Write { name, why: "no answer in time".to_owned() }),
         }
@@ -275,7 +289,7 @@ impl Shards {
         let found = timeout(DEADLINE, self.api.list_metadata(&params))
             .await
             .map_err(|_elapsed| Error::List("no answer in time".to_owned()))?
-            .map_err(|error| Error::List(describe(&error)))?;
+            .map_err(unlisted)?;
         for shard in found.items {
             self.note(&shard.metadata);
         }
@@ -301,6 +315,12 @@ impl Shards {
     fn name_of(&self, part: &str) -> String {
         format!("{}-state-{part}", self.lease)
     }
+}
+
+fn unlisted(error: kube::Error) -> Error {
+    let is_refused = matches!(&error, kube::Error::Api(status) if status.is_forbidden());
+    let why = describe(&error);
+    if is_refused { Error::Refused(why) } else { Error::List(why) }
 }
 
 /// The texts of all shards.

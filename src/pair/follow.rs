@@ -20,7 +20,7 @@ use tracing::{info, warn};
 
 use super::entry::{self, Received};
 use super::wire::pair_client::PairClient;
-use super::{MAX_MESSAGE_BYTES, Shared, identity, wire};
+use super::{MAX_MESSAGE_BYTES, RECALLS, Shared, identity, wire};
 use crate::cluster::members::Member;
 use crate::decision::Moment;
 use crate::inventory::WorkloadKey;
@@ -55,6 +55,9 @@ pub(super) enum Error {
     /// The key or the address cannot be used.
     #[error("the leader's record cannot be used")]
     Record(#[from] identity::Error),
+    /// It leads, and reads what was learned before; until then it answers nobody.
+    #[error("the leader recalls what was learned before")]
+    Recalls,
     /// The stream was refused or has broken.
     #[error("the leader's stream has ended: {0}")]
     Stream(String),
@@ -102,7 +105,10 @@ pub(super) async fn follow(
     let mut stream = stream
         .await
         .map_err(|_elapsed| Error::Silent)?
-        .map_err(|status| Error::Stream(status.message().to_owned()))?
+        .map_err(|status| match status.message() {
+            RECALLS => Error::Recalls,
+            why => Error::Stream(why.to_owned()),
+        })?
         .into_inner();
     let mut mirror = Mirror::new(shared);
     let mut told = HashMap::new();

@@ -147,7 +147,7 @@ impl Office {
     async fn hand_over(&self) {
         let has_followers = self.shared.followers.count() > 0;
         let told = self.shared.followers.have_all(true, HAND_OVER);
-        let saved = timeout(HAND_OVER, self.archive.save(&self.shared, Duration::ZERO));
+        let saved = timeout(HAND_OVER, self.archive.save_last(&self.shared));
         let (told, saved) = tokio::join!(told, saved);
         info!(has_followers, told, saved = saved.is_ok(), "handing over");
         self.resignation.asked.cancel();
@@ -216,7 +216,8 @@ impl Office {
     fn judge_age(&self, is_leader_seen: bool) {
         let age = self.shared.known().map(|known| known.at.elapsed());
         self.shared.parts.metrics.follows(age.unwrap_or_else(|| self.started.elapsed()));
-        let can_answer = age.is_some_and(|age| age < STALE || !is_leader_seen);
+        let is_preparing = self.shared.hears_of_recall();
+        let can_answer = age.is_some_and(|age| stays_ready(age, is_leader_seen, is_preparing));
         self.can_answer.send_if_modified(|before| {
             let is_news = *before != can_answer;
             if is_news && age.is_some() && !can_answer {
@@ -234,6 +235,12 @@ impl Office {
             }
         }
     }
+}
+
+/// Whether answers of this age may go on. A leader that recalls answers nobody itself yet: whoever was
+/// sent away now would have nowhere to go.
+pub(super) fn stays_ready(age: Duration, is_leader_seen: bool, is_preparing: bool) -> bool {
+    age < STALE || !is_leader_seen || is_preparing
 }
 
 /// The answer that lets a declared fallback count, where there is one and it does not count yet.
@@ -278,7 +285,11 @@ async fn keep_following(shared: Arc<Shared>, identity: Identity, leader: Option<
 
 /// Follows until it breaks; says why. Where nobody can be seen to lead, or be looked up, whoever was
 /// known last is asked in turn: who does not lead refuses.
-async fn follow_once(shared: &Shared, identity: &Identity, leader: Option<&str>) -> String {
+pub(super) async fn follow_once(
+    shared: &Shared,
+    identity: &Identity,
+    leader: Option<&str>,
+) -> String {
     let found = match leader {
         Some(name) => shared.members.find(name).await.map(Some),
         None => Ok(None),
@@ -300,6 +311,9 @@ async fn follow_once(shared: &Shared, identity: &Identity, leader: Option<&str>)
         shared.set_leader(Some(client.clone()));
         let Err(error) = follow::follow(shared, client).await;
         shared.set_leader(None);
+        if matches!(error, follow::Error::Recalls) {
+            shared.heard_of_recall();
+        }
         why = ErrorChain(&error).to_string();
     }
     why

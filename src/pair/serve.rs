@@ -26,7 +26,7 @@ use tracing::{debug, info, warn};
 
 use super::followers::Connection;
 use super::wire::pair_server::{Pair, PairServer};
-use super::{MAX_MESSAGE_BYTES, Shared, entry, identity, wire};
+use super::{ANNOUNCE_AGAIN, MAX_MESSAGE_BYTES, RECALLS, Shared, entry, identity, wire};
 use crate::decision::{Answer, Moment};
 use crate::inventory::WorkloadKey;
 use crate::registry::{Caller, Rpc, TrackerKey};
@@ -182,7 +182,7 @@ impl Pair for Service {
             return Err(Status::failed_precondition("not the leader"));
         }
         if !self.shared.has_recalled.load(Ordering::Acquire) {
-            return Err(Status::unavailable("it does not know yet what was learned before"));
+            return Err(Status::unavailable(RECALLS));
         }
         let tls = request.extensions().get::<TlsConnectInfo<TcpConnectInfo>>();
         let certificates = tls.and_then(|tls| tls.peer_certs());
@@ -397,14 +397,21 @@ impl Feed {
     }
 }
 
-/// Asks again and again whether a key is still a replica's, until it is not.
-async fn disowned(shared: Arc<Shared>, key: String) {
+/// Asks again and again whether a key is still a replica's, until it is not twice in a row: whose record
+/// was deleted has it again before the second time.
+pub(super) async fn disowned(shared: Arc<Shared>, key: String) {
+    /// Somewhat longer than it takes a replica to say again how it is reached.
+    const SURELY: Duration = ANNOUNCE_AGAIN.saturating_add(Duration::from_secs(5));
+    let mut was_missing = false;
     loop {
-        sleep(shared.ask_again).await;
+        let pause = if was_missing { shared.ask_again.min(SURELY) } else { shared.ask_again };
+        sleep(pause).await;
         // While nobody can say, it stays.
-        if matches!(shared.members.knows(&key).await, Ok(false)) {
+        let is_missing = matches!(shared.members.knows(&key).await, Ok(false));
+        if is_missing && was_missing {
             return;
         }
+        was_missing = is_missing;
     }
 }
 

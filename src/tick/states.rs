@@ -37,6 +37,18 @@ impl States {
         *lock(&lock(&self.cells).entry(key).or_default().0) = state;
     }
 
+    /// Takes a state of an earlier run where nothing has been decided in this one. What has been is
+    /// newer, and a count that was raised since must not fall back.
+    pub fn fill(&self, key: TrackerKey, saved: State) -> bool {
+        let mut cells = lock(&self.cells);
+        let mut state = lock(&cells.entry(key).or_default().0);
+        let is_free = state.want().is_none();
+        if is_free {
+            *state = saved.restored();
+        }
+        is_free
+    }
+
     /// Forgets the states of all other triggers.
     pub fn keep_only(&self, is_kept: impl Fn(&TrackerKey) -> bool) {
         lock(&self.cells).retain(|key, _| is_kept(key));

@@ -5,6 +5,7 @@ use serde_json::json;
 use super::*;
 use crate::cluster::fixtures::Store;
 use crate::inventory::WorkloadKey;
+use crate::lead::Standing;
 
 const MAPS: &str = "/api/v1/namespaces/gs/configmaps/";
 const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/gs/events";
@@ -110,16 +111,29 @@ async fn of_two_saves_the_later_one_comes_last_whatever_clocks_said() {
 }
 
 #[tokio::test]
-async fn a_shard_that_somebody_else_has_written_is_theirs_until_the_next_save() {
+async fn a_shard_that_somebody_else_has_written_is_saved_by_who_leads_and_by_nobody_else() {
     let store = Store::start().await;
     let states = states(3);
-    let (mut old, mut new) = (shards(&store), shards(&store));
-    save(&mut old, 5, &states).await.unwrap();
-    new.restore().await.unwrap();
-    save(&mut new, 6, &states).await.unwrap();
-    let late = save(&mut old, 7, &states).await;
+    let (mut own, mut other) = (shards(&store), shards(&store));
+    save(&mut own, 5, &states).await.unwrap();
+    other.restore().await.unwrap();
+    save(&mut other, 6, &states).await.unwrap();
+    // It leads again, and this may be its last save.
+    save(&mut own, 7, &states).await.unwrap();
+    assert_eq!(shards(&store).restore().await.unwrap()[0].saved_at, Some(Moment(7)));
+
+    let (standing, stands) = tokio::sync::watch::channel(Standing::Alone);
+    let lead = Lead::of(stands);
+    store.delay(Duration::from_millis(500));
+    let late = other.save(Moment(8), &states, &lead, Duration::ZERO);
+    let loses = async {
+        sleep(Duration::from_millis(100)).await;
+        standing.send_replace(Standing::Following { leader: None });
+    };
+    let (late, ()) = tokio::join!(late, loses);
+    store.delay(Duration::ZERO);
     assert!(matches!(late, Err(Error::Taken { .. })), "{late:?}");
-    assert_eq!(shards(&store).restore().await.unwrap()[0].saved_at, Some(Moment(6)));
+    assert_eq!(shards(&store).restore().await.unwrap()[0].saved_at, Some(Moment(7)));
 }
 
 #[tokio::test]
@@ -138,7 +152,7 @@ async fn a_deleted_shard_is_made_again_by_the_save_that_finds_it_gone() {
 #[tokio::test]
 async fn who_no_longer_leads_writes_nothing() {
     let store = Store::start().await;
-    let following = crate::lead::Standing::Following { leader: None };
+    let following = Standing::Following { leader: None };
     let lead = Lead::of(tokio::sync::watch::channel(following).1);
     let saved = shards(&store).save(Moment(5), &states(3), &lead, Duration::ZERO).await;
     assert!(matches!(saved, Err(Error::NotLeading)));
@@ -158,6 +172,8 @@ async fn what_cannot_be_listed_is_an_error_and_no_empty_state() {
     let store = Store::start().await;
     store.fail(Some(500));
     let mut own = shards(&store);
-    assert!(own.restore().await.is_err(), "not an empty state");
+    assert!(matches!(own.restore().await, Err(Error::List(_))), "not an empty state");
     assert!(save(&mut own, 5, &states(3)).await.is_err());
+    store.fail(Some(403));
+    assert!(matches!(own.restore().await, Err(Error::Refused(_))));
 }

@@ -38,8 +38,8 @@ pub(super) fn missing_own_permission(facts: &Facts) -> Result<Option<Finding>, M
     Ok(Some(Finding {
         id: "missing-own-permission",
         what: format!("in its own namespace the account {} may not {what}", rights.account),
-        why: "its replicas cannot elect the one that decides, or keep what it has learned: none of \
-              them turns ready",
+        why: "its replicas cannot elect the one that decides, so that none turns ready, or keep what \
+              it has learned, or tell when that cannot be used",
         fix: Fix::patch(REMEDY, patch),
     }))
 }

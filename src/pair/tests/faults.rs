@@ -112,6 +112,118 @@ async fn what_could_not_be_read_is_never_saved_over_and_comes_back_later() {
 }
 
 #[tokio::test]
+async fn what_is_read_late_never_replaces_what_was_decided_since() {
+    let store = Store::start().await;
+    let replica = Replica::start(&store, "first", workload(2, 2, &[]));
+    until("it has decided", || replica.published().version > 0).await;
+    let key = replica.tracker().key.clone();
+    let old = replica.parts.states.get(&key).unwrap();
+    replica.parts.registry.set_inventory(inventory([workload(7, 7, &[])]));
+    until("it wants more", || replica.want() == 7).await;
+    let live = replica.parts.states.get(&key).unwrap();
+    drop(replica);
+    assert_eq!((old.want(), live.want()), (Some(2), Some(7)));
+
+    let shards = || Shards::new(store.client(), "gs", "ghostscaler");
+    shards()
+        .save(Moment(5), &[(key.clone(), old)], &Lead::default(), Duration::ZERO)
+        .await
+        .unwrap();
+    let parts = parts(inventory([workload(7, 7, &[])]), Lead::default());
+    let shared = shared(&store, Arc::clone(&parts));
+    shared.is_unread.store(true, std::sync::atomic::Ordering::Release);
+    parts.states.put(key.clone(), live.clone());
+    let archive = Archive::new(shards());
+    // What is handed over is what was decided, and the next leader reads what was saved.
+    archive.save_last(&shared).await;
+    assert_eq!(shards().restore().await.unwrap()[0].saved_at, Some(Moment(5)));
+    assert!(shared.is_unread.load(std::sync::atomic::Ordering::Acquire));
+    archive.save(&shared, Duration::ZERO).await;
+    assert_eq!(parts.states.get(&key), Some(live));
+    let restored = shards().restore().await.unwrap();
+    assert_eq!(restored[0].states[0].1.want(), Some(7), "and saved on");
+}
+
+#[tokio::test]
+async fn what_may_not_be_read_is_not_waited_for_as_long_as_what_cannot() {
+    let store = Store::start().await;
+    let parts = parts(inventory([workload(3, 3, &[])]), Lead::default());
+    let shared = shared(&store, Arc::clone(&parts));
+    let archive = Archive::new(Shards::new(store.client(), "gs", "ghostscaler"));
+    let pulse = Health::new(parts.clock).pulse("tick");
+    store.fail(Some(403));
+    let recall = archive.recall(&shared, None, &pulse);
+    // Less than its follower takes to turn unready.
+    timeout(STALE, recall).await.expect("it begins to decide");
+    assert!(shared.is_unread.load(std::sync::atomic::Ordering::Acquire), "and saves over nothing");
+}
+
+#[tokio::test]
+async fn who_leads_again_saves_over_what_another_leader_has_saved() {
+    let store = Store::start().await;
+    let parts = parts(inventory([workload(3, 3, &[])]), Lead::default());
+    let shared = shared(&store, Arc::clone(&parts));
+    let key = parts.registry.trackers()[0].key.clone();
+    parts.states.put(key.clone(), State::default());
+    let shards = || Shards::new(store.client(), "gs", "ghostscaler");
+    let (own, mut other) = (Archive::new(shards()), shards());
+    own.save(&shared, Duration::ZERO).await;
+    // Another leads, and divides what it has among more shards.
+    let mut states: Vec<_> = other.restore().await.unwrap().remove(0).states;
+    let more = |n| TrackerKey { workload: WorkloadKey::new("a", &format!("more-{n}")), trigger: 7 };
+    states.extend((0..2_000).map(|n| (more(n), State::default())));
+    other.save(Moment(5), &states, &Lead::default(), Duration::ZERO).await.unwrap();
+    let n_shards = store.below("/api/v1/namespaces/gs/configmaps/").len();
+    assert!(n_shards > 1);
+    own.go_on().await;
+    own.save_last(&shared).await;
+    assert_eq!(store.below("/api/v1/namespaces/gs/configmaps/").len(), n_shards, "all are known");
+    let restored = shards().restore().await.unwrap();
+    assert!(restored.iter().all(|shard| shard.saved_at > Some(Moment(5))), "and written");
+}
+
+#[tokio::test]
+async fn who_followed_before_stays_ready_while_the_new_leader_recalls() {
+    let store = Store::start().await;
+    store.fail_at(Some("/configmaps"));
+    let mut leader = Replica::start(&store, "first", workload(3, 3, &[]));
+    leader.until_leading().await;
+    let parts = parts(inventory([workload(3, 3, &[])]), Lead::default());
+    let mut shared = shared(&store, parts);
+    Arc::get_mut(&mut shared).unwrap().own = "second".into();
+    let identity = Identity::generate().unwrap();
+    let own = Member {
+        name: "second".into(),
+        address: "127.0.0.1:1".to_owned(),
+        key: identity.public_key(),
+    };
+    shared.members.publish(&own).await.unwrap();
+    until("the leader is announced", || store.get(&format!("{LEASE}-first")).is_some()).await;
+    assert!(!shared.hears_of_recall());
+    let why = office::follow_once(&shared, &identity, Some("first")).await;
+    assert!(shared.hears_of_recall(), "{why}");
+    assert!(!stays_ready(STALE, true, false), "KEDA shall ask the leader");
+    assert!(stays_ready(STALE, true, true), "which answers nobody yet");
+}
+
+#[tokio::test]
+async fn whose_record_is_deleted_for_a_moment_is_served_on() {
+    let store = Store::start().await;
+    let mut shared = shared(&store, parts(inventory([workload(3, 3, &[])]), Lead::default()));
+    Arc::get_mut(&mut shared).unwrap().ask_again = Duration::from_secs(1);
+    let own =
+        Member { name: "second".into(), address: "127.0.0.1:1".to_owned(), key: "ab".to_owned() };
+    let disowned = tokio::spawn(serve::disowned(Arc::clone(&shared), own.key.clone()));
+    // One look at a second finds nothing, the next ones find it again.
+    sleep(Duration::from_millis(1_500)).await;
+    shared.members.publish(&own).await.unwrap();
+    sleep(Duration::from_secs(2)).await;
+    assert!(!disowned.is_finished());
+    store.remove(&format!("{LEASE}-second"));
+    timeout(SOON, disowned).await.expect("who is no replica is not").unwrap();
+}
+
+#[tokio::test]
 async fn who_follows_a_leader_that_could_not_read_reads_before_it_saves() {
     let store = Store::start().await;
     let parts = parts(inventory([workload(3, 3, &[])]), Lead::default());

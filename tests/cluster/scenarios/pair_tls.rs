@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use ghostscaler::proto::external_scaler_client::ExternalScalerClient;
 use serde_json::json;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Identity};
 
 use super::stage::{COUNT, scaled};
 use crate::objects::Target;
@@ -62,12 +63,8 @@ pub(crate) async fn replaced(scene: &mut Scene) {
     keda.asked().await;
     keda.asked().await;
     scene.timeline.say("KEDA asks with its certificate");
-    let plain = ExternalScalerClient::connect(format!("http://{}", pair.address())).await;
-    let asked = match plain {
-        Ok(mut client) => client.is_active(pair.object(Default::default())).await.ok(),
-        Err(_refused) => None,
-    };
-    assert!(asked.is_none(), "nobody is answered without one");
+    assert!(is_answered(&pair, &dir, "ca-one", Some("client-one")).await);
+    assert!(!is_answered(&pair, &dir, "ca-one", None).await, "nobody is answered without one");
 
     let stays = |now: &crate::timeline::Sample| now.spec == Some(COUNT);
     let moves = async |scene: &mut Scene, pair: &mut Pair, what: &str| {
@@ -97,6 +94,27 @@ pub(crate) async fn replaced(scene: &mut Scene) {
     }
     scene.stays("nor while the old authority goes", RELOADED_S, stays).await;
     moves(scene, &mut pair, "with the new authority alone").await;
+    assert!(is_answered(&pair, &dir, "ca-two", Some("client-two")).await);
+    let is_old_answered = is_answered(&pair, &dir, "ca-two", Some("client-one")).await;
+    assert!(!is_old_answered, "nobody is answered with one of the old authority");
+    assert!(!is_answered(&pair, &dir, "ca-two", None).await, "nor without one");
+}
+
+/// Whether somebody is answered who trusts the one and shows the other.
+async fn is_answered(pair: &Pair, dir: &Path, servers: &str, client: Option<&str>) -> bool {
+    let read = |file: String| fs::read(dir.join(file)).unwrap();
+    let authority = Certificate::from_pem(read(format!("{servers}.crt")));
+    let mut tls = ClientTlsConfig::new().ca_certificate(authority).domain_name("localhost");
+    if let Some(client) = client {
+        let [crt, key] = ["crt", "key"].map(|end| read(format!("{client}.{end}")));
+        tls = tls.identity(Identity::from_pem(crt, key));
+    }
+    let endpoint = Channel::from_shared(format!("https://{}", pair.address())).unwrap();
+    let endpoint = endpoint.tls_config(tls).unwrap().timeout(Duration::from_secs(5));
+    // With TLS 1.3 a client learns of a refusal with its first call.
+    let Ok(channel) = endpoint.connect().await else { return false };
+    let object = pair.object(scaled(&pair.address()).metadata());
+    ExternalScalerClient::new(channel).is_active(object).await.is_ok()
 }
 
 /// Puts a scaler's files in their place, each in one go.
