@@ -396,14 +396,19 @@ impl Registry {
 
     fn add(&self, variants: &Variants, new: variants::New<'_>) -> Result<Arc<Tracker>, Error> {
         let limits = &self.shared.limits;
-        if self.shared.n_trackers.load(Ordering::Relaxed) >= limits.trackers {
-            return Err(Refusal::Full { limit: limits.trackers }.of(new.workload));
-        }
-        let (workload, limit) = (new.workload, limits.trackers_per_workload);
+        let is_full = self.shared.n_trackers.load(Ordering::Relaxed) >= limits.trackers;
+        // Then only one in the place of another of its workload.
+        let (most, limit) = match limits.trackers_per_workload {
+            _ if is_full => (0, limits.trackers),
+            limit => (limit, limit),
+        };
+        let workload = new.workload;
         let tracker = variants
-            .add(new, self.shared.clock, limit)
+            .add(new, self.shared.clock, most)
             .ok_or_else(|| Refusal::Full { limit }.of(workload))?;
-        self.shared.n_trackers.fetch_add(1, Ordering::Relaxed);
+        if !is_full {
+            self.shared.n_trackers.fetch_add(1, Ordering::Relaxed);
+        }
         Ok(tracker)
     }
 }

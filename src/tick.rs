@@ -290,7 +290,7 @@ impl Follow {
         let key = &tracker.key.workload;
         let workload = Arc::clone(parts.registry.inventory().workloads.get(key)?);
         // Kept apart while it lasts: thousands of tasks wait for most of their time.
-        let (policy, late) = (&tracker.policy, engines.under_way());
+        let (policy, late) = (&tracker.policy, engines.under_way(parts.clock.now()));
         let mut reads = Box::pin(engines::read(&parts, &upstreams, &workload, policy, &late));
         let round = loop {
             tokio::select! {

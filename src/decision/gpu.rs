@@ -2,7 +2,7 @@
 //!
 //! Time busy proves idleness, never load: only a counter that has been seen to follow this
 //! workload's work may say how full a device is. Must not raise without demand's confirmation, nor
-//! take the devices of some replicas for those of all.
+//! take the devices of some replicas for a proof that all are idle.
 
 use serde::{Deserialize, Serialize};
 
@@ -104,7 +104,10 @@ impl GpuState {
             let for_ms = self.whole_at.map_or(0, |at| now.millis_since(at));
             let reason =
                 Reason::GpuPartial { unread: sample.unread, devices: sample.devices, for_ms };
-            return Ceiling { refuses_down: for_ms < LOST_MS, ..silent(reason) };
+            // What is read still keeps survivors under the ceiling; the others may work as much.
+            let carry = activity(sample).and_then(|seen| self.carry(seen, ask));
+            let carry = carry.unwrap_or(0.0);
+            return Ceiling { carry, refuses_down: for_ms < LOST_MS, ..silent(reason) };
         }
         let most = larger(sample.busy, larger(sample.sm, sample.tensor));
         let idle = most.filter(|busy| *busy < IDLE).map(|busy| IdleGpu { busy });
@@ -115,7 +118,7 @@ impl GpuState {
             return Ceiling { idle, ..silent(reason) };
         };
         let ceiling = ask.spec.gpu_ceiling;
-        let Some(carry) = self.carry(activity, ceiling, ask) else {
+        let Some(carry) = self.carry(activity, ask) else {
             return Ceiling { idle, ..silent(Reason::GpuNoInformation { activity }) };
         };
         let confirmed = self.full_ms >= CONFIRMED_MS && confirms(ask, level);
@@ -132,10 +135,10 @@ impl GpuState {
     /// the regression says of the work of each is shared out among more or fewer: a device that
     /// decodes for one shows more than half of what it shows when full. `None` if no count keeps
     /// the rest under the ceiling.
-    fn carry(&self, activity: f64, ceiling: f64, ask: &Ask<'_>) -> Option<f64> {
+    fn carry(&self, activity: f64, ask: &Ask<'_>) -> Option<f64> {
         let by_work = f64::from(self.slope?) * tokens_each(ask)?;
         let shared = by_work.min(activity);
-        let left = ceiling - (activity - shared);
+        let left = ask.spec.gpu_ceiling - (activity - shared);
         (left > 0.0).then(|| f64::from(ask.seen.live) * shared / left)
     }
 

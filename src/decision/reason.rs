@@ -110,7 +110,8 @@ pub enum Reason {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         why: Option<Why>,
     },
-    /// Rule 4: of some replicas no device was read, so the others' prove nothing: no step down.
+    /// Rule 4: of some replicas no device was read, so the others' prove no idleness: no step down, for
+    /// an hour; then only such as the others' allow.
     GpuPartial {
         /// Replicas past their warm-up without a device.
         unread: u32,

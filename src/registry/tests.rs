@@ -200,6 +200,22 @@ fn a_listed_trigger_takes_the_place_of_what_calls_have_brought() {
 }
 
 #[test]
+fn a_listed_trigger_has_its_place_when_calls_have_filled_the_registry() {
+    let limits = Limits { trackers: 3, ..Limits::default() };
+    let registry = Registry::new(limits, Clock::start());
+    let all = |triggers| inventory(&[workload("a", Some(2), triggers), workload("b", None, &[])]);
+    registry.set_inventory(all(&[]));
+    for (name, model) in [("a", "m0"), ("a", "m1"), ("b", "m2")] {
+        assert!(call(&registry, name, &[("modelName", model)]).is_ok());
+    }
+    assert!(call(&registry, "a", &[("modelName", "m3")]).is_err());
+    registry.set_inventory(all(&[&[("sloTtft", "3s")]]));
+    assert!(call(&registry, "a", &[("sloTtft", "3s")]).unwrap().is_listed());
+    assert_eq!(registry.trackers().len(), 3);
+    assert!(call(&registry, "b", &[("modelName", "m2")]).is_ok(), "another workload's stays");
+}
+
+#[test]
 fn a_workload_that_leaves_a_whole_inventory_is_dropped() {
     let registry = registry(&[workload("a", Some(1), &[&[]]), workload("b", Some(1), &[&[]])]);
     let mut changes = registry.changes();

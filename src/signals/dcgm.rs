@@ -45,9 +45,10 @@ pub struct Device {
     pub owners: Vec<PodRef>,
     /// When its newest sample was taken, as its source says.
     pub at: Moment,
-    /// When that sample was first seen, by the reader's own clock; `at` until [`Devices::follow`]
+    /// The same by the reader's own clock, and not later than when it was first seen: a source whose
+    /// clock is ahead must not look fresh for as long as it is ahead. `at` until [`Devices::follow`]
     /// says otherwise.
-    pub seen_at: Moment,
+    pub sampled_at: Moment,
     /// Share of time with a kernel running, 0..1; never told for a MIG instance.
     pub gpu_util: Option<f64>,
     /// Share of time that the compute engine was active, 0..1.
@@ -74,13 +75,6 @@ impl Device {
     #[must_use]
     pub fn is_shared(&self) -> bool {
         self.owners.len() > 1
-    }
-
-    /// When its newest sample was taken. A source whose clock is ahead must not look fresh for as long
-    /// as it is ahead.
-    #[must_use]
-    pub fn sampled_at(&self) -> Moment {
-        self.at.min(self.seen_at)
     }
 }
 
@@ -111,12 +105,14 @@ impl Devices {
         self.board_power_w.extend(other.board_power_w);
     }
 
-    /// Goes on from the `last` devices with these, read at `now`: a sample that has not moved was seen
-    /// before, whatever its source takes for the time.
-    pub fn follow(&mut self, last: &Devices, now: Moment) {
+    /// Goes on from the `last` devices with these, read at `now` from a source whose clock is
+    /// `ahead_ms` milliseconds ahead: a sample that has not moved was seen before, whatever its source
+    /// takes for the time.
+    pub fn follow(&mut self, last: &Devices, ahead_ms: i64, now: Moment) {
         for (key, device) in &mut self.by_key {
             let known = last.by_key.get(key).filter(|known| known.at == device.at);
-            device.seen_at = known.map_or(now, |known| known.seen_at);
+            let new = Moment(device.at.0.saturating_sub(ahead_ms)).min(now);
+            device.sampled_at = known.map_or(new, |known| known.sampled_at);
         }
     }
 
@@ -125,7 +121,7 @@ impl Devices {
     /// ([`OwnerMemory`]): what was remembered is not named anew.
     pub fn fill(&mut self, last: &Devices, since: Moment) {
         for (key, device) in &last.by_key {
-            if device.sampled_at() >= since && !self.by_key.contains_key(key) {
+            if device.sampled_at >= since && !self.by_key.contains_key(key) {
                 let unnamed = Device { owners: Vec::new(), ..device.clone() };
                 self.by_key.insert(key.clone(), unnamed);
             }

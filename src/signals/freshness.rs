@@ -16,7 +16,7 @@ const MAX_INTERVAL_MS: u32 = 300_000;
 /// copies of a Prometheus the one that is behind does not answer so often without the other.
 const NEW_TIME: u8 = 3;
 
-/// The memory of one endpoint. Kept for each of thousands: a sample and 48 bytes.
+/// The memory of one endpoint. Kept for each of thousands: a sample and 56 bytes.
 #[derive(Debug, Clone)]
 pub struct Freshness {
     last: Option<Last>,
@@ -33,6 +33,8 @@ pub struct Freshness {
 #[derive(Debug, Clone)]
 struct Last {
     sample: Arc<EngineSample>,
+    /// The sample's timestamp as its source told it.
+    told_at: Moment,
     /// When, by our own clock, the sample's timestamp was last seen to move.
     moved_at: Moment,
 }
@@ -47,28 +49,37 @@ impl Default for Freshness {
 impl Freshness {
     /// Takes a sample that was read at `now`. One whose timestamp has not moved is the same sample.
     pub fn record(&mut self, sample: EngineSample, now: Moment) {
+        self.record_ahead(sample, 0, now);
+    }
+
+    /// As [`Freshness::record`], of a source whose clock is `ahead_ms` milliseconds ahead. What is the
+    /// same sample, and what an older one, its own time tells; how old it is was settled when it was
+    /// first seen, whatever becomes of the clock.
+    pub fn record_ahead(&mut self, mut sample: EngineSample, ahead_ms: i64, now: Moment) {
+        let told_at = sample.at;
+        sample.at = Moment(told_at.0.saturating_sub(ahead_ms));
         let sample = Arc::new(sample);
         let Some(last) = &mut self.last else {
-            self.last = Some(Last { sample, moved_at: now });
+            self.last = Some(Last { sample, told_at, moved_at: now });
             self.why = Why::NotMoving;
             return;
         };
         self.why = Why::NotMoving;
-        if sample.at < last.sample.at {
-            if self.n_older == 0 || sample.at > self.older_at {
+        if told_at < last.told_at {
+            if self.n_older == 0 || told_at > self.older_at {
                 self.n_older += 1;
-            } else if sample.at < self.older_at {
+            } else if told_at < self.older_at {
                 self.n_older = 1;
             }
-            self.older_at = sample.at;
+            self.older_at = told_at;
             if self.n_older == NEW_TIME {
                 self.n_older = 0;
-                *last = Last { sample, moved_at: now };
+                *last = Last { sample, told_at, moved_at: now };
             }
             return;
         }
         self.n_older = 0;
-        if sample.at == last.sample.at {
+        if told_at == last.told_at {
             return;
         }
         let interval = sample.at.millis_since(last.sample.at);
@@ -76,8 +87,7 @@ impl Freshness {
             u32::try_from(interval).map_or(MAX_INTERVAL_MS, |ms| ms.min(MAX_INTERVAL_MS));
         self.intervals_ms.rotate_right(1);
         self.intervals_ms[0] = interval;
-        last.sample = sample;
-        last.moved_at = now;
+        *last = Last { sample, told_at, moved_at: now };
     }
 
     /// Notes that a read failed. What was read before stays, and ages.

@@ -24,8 +24,8 @@ use crate::signals::freshness::Freshness;
 use crate::source::scrape::{Page, Target};
 use crate::trigger::{Policy, SourceKind};
 
-/// From when on a round no longer waits for those that are late, if anybody has answered: what a sample
-/// may take to a decision.
+/// From when on a round no longer waits for those that are late, if any engine has been read: what a
+/// sample may take to a decision.
 const LATE: Duration = Duration::from_secs(1);
 
 /// The memory of each member's metrics, by the member's id.
@@ -42,6 +42,8 @@ pub(super) struct Engines {
 #[derive(Debug, Default)]
 pub(super) struct Round {
     found: Vec<(Arc<str>, Result<EngineSample, Why>)>,
+    /// How far the clock of the samples' times is ahead of this process's, milliseconds.
+    ahead_ms: i64,
     late: Vec<Read>,
 }
 
@@ -102,12 +104,13 @@ pub(super) async fn read(
                 let sample = read.sample(&member.id, &filter).map_err(not_the_engines);
                 (Arc::clone(&member.id), sample)
             });
-            Round { found: found.collect(), late: Vec::new() }
+            Round { found: found.collect(), ahead_ms: read.ahead_ms(), late: Vec::new() }
         }
     }
 }
 
-/// Waits until all have answered, or until it is late and anybody has.
+/// Waits until all have answered, or until it is late and any engine has been read: a refused connection
+/// is nothing to decide by.
 async fn in_time(mut reads: FuturesUnordered<Read>, late_at: Option<Instant>) -> Round {
     let mut found = Vec::with_capacity(reads.len());
     let late = async {
@@ -124,10 +127,10 @@ async fn in_time(mut reads: FuturesUnordered<Read>, late_at: Option<Instant>) ->
                 Some(read) => found.push(read),
                 None => break,
             },
-            () = &mut late, if !found.is_empty() => break,
+            () = &mut late, if found.iter().any(|(_, read): &(_, Result<_, _>)| read.is_ok()) => break,
         }
     }
-    Round { found, late: reads.into_iter().collect() }
+    Round { found, ahead_ms: 0, late: reads.into_iter().collect() }
 }
 
 /// A Prometheus that refuses connections says nothing of an engine, which would still be loading.
@@ -136,15 +139,29 @@ fn not_the_engines(why: Why) -> Why {
 }
 
 impl Engines {
-    /// The members that are still being read.
-    pub(super) fn under_way(&self) -> Vec<Arc<str>> {
+    /// The members that are still being read. Takes what late reads have found meanwhile: who has
+    /// answered is read again.
+    pub(super) fn under_way(&mut self, now: Moment) -> Vec<Arc<str>> {
+        self.take_late(now);
         self.late.iter().map(|read| Arc::clone(&read.id)).collect()
     }
 
     /// Takes what a round found, and what late reads have found meanwhile; forgets who is no member any
     /// more.
     pub(super) fn record(&mut self, round: Round, workload: &Workload, now: Moment) {
-        let Round { mut found, late } = round;
+        // Before the round's: it is older.
+        self.take_late(now);
+        self.late.extend(round.late);
+        let is_member = |id: &Arc<str>| workload.members.iter().any(|member| member.id == *id);
+        self.late.retain(|read| is_member(&read.id));
+        self.memories.retain(|(id, _)| is_member(id));
+        for (id, read) in round.found.into_iter().filter(|(id, _)| is_member(id)) {
+            self.note(id, read, round.ahead_ms, now);
+        }
+    }
+
+    fn take_late(&mut self, now: Moment) {
+        let mut found = Vec::new();
         self.late.retain_mut(|read| match read.now_or_never() {
             Some(read) => {
                 found.push(read);
@@ -152,23 +169,23 @@ impl Engines {
             }
             None => true,
         });
-        self.late.extend(late);
-        let is_member = |id: &Arc<str>| workload.members.iter().any(|member| member.id == *id);
-        self.late.retain(|read| is_member(&read.id));
-        self.memories.retain(|(id, _)| is_member(id));
-        for (id, result) in found.into_iter().filter(|(id, _)| is_member(id)) {
-            let memory = match self.position(&id) {
-                Ok(known) => &mut self.memories[known].1,
-                Err(place) => {
-                    self.memories.reserve_exact(1);
-                    self.memories.insert(place, (id, Freshness::default()));
-                    &mut self.memories[place].1
-                }
-            };
-            match result {
-                Ok(sample) => memory.record(sample, now),
-                Err(why) => memory.fail(why),
+        for (id, read) in found {
+            self.note(id, read, 0, now);
+        }
+    }
+
+    fn note(&mut self, id: Arc<str>, read: Result<EngineSample, Why>, ahead_ms: i64, now: Moment) {
+        let memory = match self.position(&id) {
+            Ok(known) => &mut self.memories[known].1,
+            Err(place) => {
+                self.memories.reserve_exact(1);
+                self.memories.insert(place, (id, Freshness::default()));
+                &mut self.memories[place].1
             }
+        };
+        match read {
+            Ok(sample) => memory.record_ahead(sample, ahead_ms, now),
+            Err(why) => memory.fail(why),
         }
     }
 

@@ -86,7 +86,11 @@ impl fmt::Display for Reason {
                 f,
                 "GPU metrics of {unread} replica(s) missing for {}, {devices} device(s) read: {}",
                 format_millis(*for_ms),
-                let_down(*for_ms)
+                if *for_ms < LOST_MS {
+                    "no step down, for 1h at most"
+                } else {
+                    "after 1h those that are read count alone"
+                }
             ),
             Reason::GpuNoInformation { activity } => write!(
                 f,

@@ -172,6 +172,21 @@ fn devices_of_some_replicas_let_nothing_go_for_an_hour_and_raise_nothing() {
 }
 
 #[test]
+fn devices_that_are_read_keep_survivors_under_the_ceiling_beside_one_that_is_not() {
+    let mut bench = informed(3);
+    bench.obeys = true;
+    for _ in 0..5_000 {
+        let n = bench.seen.engines.len() as f64;
+        let (busy, sm) = (Some(0.99), Some(0.9 / n));
+        bench.seen.gpu =
+            Gpu::Fresh(GpuSample { devices: 2, unread: 1, busy, sm, ..GpuSample::default() });
+        assert!(bench.tick(|_| Does::serving(45.0 / n)).want >= 2);
+    }
+    // After the hour as if that one worked as they do, 3 · 0.3 / 0.8 = 1.1 devices.
+    assert_eq!(bench.last.unwrap().want, 2);
+}
+
+#[test]
 fn devices_that_could_never_be_read_are_an_absent_rule_with_its_reason() {
     let mut bench = Bench::new(1);
     bench.seen.gpu = Gpu::Unread { why: Why::Refused };

@@ -107,7 +107,7 @@ impl DcgmFold {
             }
             let device = devices.by_key.entry(key.clone()).or_default();
             device.at = device.at.max(at);
-            device.seen_at = device.at;
+            device.sampled_at = device.at;
             if let Some(slot) = slot(device, *field) {
                 *slot = Some(value);
             }

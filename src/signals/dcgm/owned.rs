@@ -31,8 +31,8 @@ impl Owned {
         let mut owned = Owned::default();
         for device in devices.by_key.values() {
             if let ([owner], Some(busy)) = (device.owners.as_slice(), device.busy()) {
-                let Device { sm, tensor, dram, .. } = *device;
-                let own = Own { sampled_at: device.sampled_at(), busy, sm, tensor, dram };
+                let Device { sampled_at, sm, tensor, dram, .. } = *device;
+                let own = Own { sampled_at, busy, sm, tensor, dram };
                 let pods = owned.by_namespace.entry(owner.namespace.clone()).or_default();
                 pods.entry(owner.pod.clone()).or_default().push(own);
             }

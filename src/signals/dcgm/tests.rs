@@ -400,11 +400,12 @@ fn a_device_whose_source_is_ahead_is_as_old_as_its_first_sight() {
         fold.finish().unwrap()
     };
     let (mut first, mut again, mut moved) = (ahead(600_000), ahead(600_000), ahead(615_000));
-    first.follow(&Devices::default(), Moment(1_000));
-    again.follow(&first, Moment(16_000));
-    moved.follow(&again, Moment(31_000));
-    let sampled_at = |devices: &Devices| devices.by_key.values().next().unwrap().sampled_at();
-    assert_eq!([&first, &again, &moved].map(sampled_at), [1_000, 1_000, 31_000].map(Moment));
+    first.follow(&Devices::default(), 0, Moment(1_000));
+    // That it is ahead is known from now on, and says nothing anew of what was seen before.
+    again.follow(&first, 590_000, Moment(16_000));
+    moved.follow(&again, 590_000, Moment(31_000));
+    let sampled_at = |devices: &Devices| devices.by_key.values().next().unwrap().sampled_at;
+    assert_eq!([&first, &again, &moved].map(sampled_at), [1_000, 1_000, 25_000].map(Moment));
     assert!(Owned::of(&again).share_of("serving", ["a"], Moment(1_001)).is_none());
 }
 

@@ -157,6 +157,23 @@ fn of_two_copies_the_one_behind_never_takes_over() {
 }
 
 #[test]
+fn a_correction_of_the_sources_clock_makes_no_sample_a_new_one() {
+    let mut memory = read_each([working(85), working(100)]);
+    // The source's clock was set back by a minute, and it has nothing newer.
+    memory.record_ahead(working(100), -60_000, at(130));
+    let stale =
+        Reading::Stale { value: Arc::new(working(100)), age_ms: 30_000, why: Why::NotMoving };
+    assert_eq!(memory.reading(at(130), TICK_MS), stale);
+    // What comes next has the age that its clock gives it.
+    memory.record_ahead(working(115), -60_000, at(177));
+    let expected = EngineSample { at: at(175), ..working(115) };
+    assert_eq!(
+        memory.reading(at(177), TICK_MS),
+        Reading::Fresh { value: Arc::new(expected), age_ms: 2_000 }
+    );
+}
+
+#[test]
 fn the_memory_of_an_endpoint_is_small() {
     let beside = size_of::<Freshness>();
     assert!(beside <= 64, "{beside} bytes beside the sample");

@@ -31,11 +31,15 @@ impl Bench {
     /// One round; how many it waited for.
     async fn round(&mut self) -> usize {
         let policy = &self.parts.registry.trackers()[0].policy;
-        let late = self.engines.under_way();
+        let late = self.under_way();
         let round = read(&self.parts, &Upstreams::default(), &self.workload, policy, &late).await;
         let n_found = round.found.len();
         self.engines.record(round, &self.workload, self.parts.clock.now());
         n_found
+    }
+
+    fn under_way(&mut self) -> Vec<Arc<str>> {
+        self.engines.under_way(self.parts.clock.now())
     }
 
     fn waiting(&self, server: &Server) -> Option<f64> {
@@ -57,7 +61,7 @@ async fn an_engine_that_says_nothing_delays_no_other_and_is_asked_once() {
     assert_eq!(answers.requests().len(), 3);
     bench.workload.members.pop();
     bench.round().await;
-    assert_eq!(bench.engines.under_way(), []);
+    assert_eq!(bench.under_way(), []);
     hangs.open_falls_to(0).await;
 }
 
@@ -71,10 +75,21 @@ async fn an_engine_that_is_slow_is_read_when_it_has_answered() {
     let mut bench = Bench::new(&[&answers, &slow]);
     assert_eq!(bench.round().await, 1);
     assert_eq!(bench.waiting(&slow), None);
-    while bench.waiting(&slow).is_none() {
+    while !bench.under_way().is_empty() {
         tokio::time::sleep(Duration::from_millis(20)).await;
-        bench.round().await;
     }
-    assert_eq!(bench.waiting(&slow), Some(3.0));
+    assert_eq!(bench.waiting(&slow), Some(3.0), "before the next round");
     assert_eq!(slow.requests().len(), 2);
+    bench.round().await;
+    assert_eq!(slow.requests().len(), 3, "it is read in every round");
+}
+
+#[tokio::test]
+async fn a_refused_connection_ends_no_round() {
+    let slow = Act::Late(Duration::from_millis(1_500), ok("text/plain", PAGE));
+    let (refuses, slow) = (Server::page(PAGE).await, Server::start(slow).await);
+    let mut bench = Bench::new(&[&refuses, &slow]);
+    drop(refuses);
+    assert_eq!(bench.round().await, 2);
+    assert_eq!(bench.waiting(&slow), Some(3.0));
 }

@@ -202,8 +202,8 @@ impl Rounds {
                 let answers = self.batches.ask(&namespaces, now, ask).await;
                 let mut round = Round::default();
                 for (batch, answer) in answers {
-                    let answer = answer.map_err(|error| error.why()).map(|(mut found, came_at)| {
-                        self.skew.correct(&mut found, came_at);
+                    let answer = answer.map_err(|error| error.why()).map(|(found, came_at)| {
+                        self.skew.learn(&found, came_at);
                         found
                     });
                     round.add_batch(batch.iter(), answer);
@@ -214,7 +214,7 @@ impl Rounds {
         };
         self.metrics.scraped(started.elapsed(), failed);
         let now = self.clock.now();
-        devices.follow(&self.last, now);
+        devices.follow(&self.last, self.skew.ahead_ms(), now);
         self.intervals.learn(&self.last, &devices);
         let fresh_ms = self.intervals.fresh_ms();
         if failed.is_some() {

@@ -36,10 +36,24 @@ type Latest = HashMap<Arc<str>, Result<Arc<Series>, Why>>;
 /// Engine series by the pod, or else the instance, that they name.
 type ByTarget = HashMap<Box<str>, Target>;
 
+/// How many series each target of a namespace had when Prometheus last did not warn.
+type Sizes = HashMap<Box<str>, usize>;
+
+/// What the rounds have taught.
+#[derive(Debug, Default)]
+struct Learned {
+    batches: Batches,
+    skew: Skew,
+    // Apart from the last answers, so that a failed one forgets nothing.
+    sizes: HashMap<Arc<str>, Sizes>,
+}
+
 /// The engine series of one namespace.
 #[derive(Debug, Default)]
 struct Series {
     by_target: ByTarget,
+    /// How far the clock of the samples' times is ahead of this process's, milliseconds.
+    ahead_ms: i64,
     /// Prometheus warned: what is not here may exist.
     partial: bool,
 }
@@ -54,16 +68,17 @@ struct Target {
 
 impl Series {
     /// What an answer says, after what was read before. Of a partial answer a target with fewer series
-    /// than before is not taken for the whole.
-    fn new(mut by_target: ByTarget, partial: bool, last: Option<&Series>) -> Series {
-        for (name, target) in &mut by_target {
-            target.n_whole = if partial {
-                last.and_then(|last| last.by_target.get(name)).map_or(0, |known| known.n_whole)
-            } else {
-                target.samples.len()
-            };
+    /// than before is not taken for the whole. One that no whole answer has told yet is taken as it is:
+    /// a Prometheus that always warns would never be read.
+    fn new(mut by_target: ByTarget, partial: bool, ahead_ms: i64, sizes: &mut Sizes) -> Series {
+        if !partial {
+            sizes.clear();
+            sizes.extend(by_target.iter().map(|(name, it)| (name.clone(), it.samples.len())));
         }
-        Series { by_target, partial }
+        for (name, target) in &mut by_target {
+            target.n_whole = sizes.get(name).copied().unwrap_or(0);
+        }
+        Series { by_target, ahead_ms, partial }
     }
 }
 
@@ -108,7 +123,15 @@ impl EnginesRead {
         EnginesRead(Some(Err(Why::NoEndpoint)))
     }
 
-    /// The sample of one pod, or of one endpoint by its URL.
+    /// How far the clock of the samples' times is ahead of this process's, milliseconds.
+    pub(in crate::tick) fn ahead_ms(&self) -> i64 {
+        match &self.0 {
+            Some(Ok(series)) => series.ahead_ms,
+            Some(Err(_)) | None => 0,
+        }
+    }
+
+    /// The sample of one pod, or of one endpoint by its URL, with its source's own time.
     pub(in crate::tick) fn sample(&self, id: &str, filter: &Filter) -> Result<EngineSample, Why> {
         let series = match &self.0 {
             None => return Err(Why::NotYetRead),
@@ -155,9 +178,9 @@ struct Rounds {
 impl Rounds {
     async fn run(self) {
         let names = prometheus_names();
-        let (mut batches, mut skew) = (Batches::default(), Skew::default());
+        let mut learned = Learned::default();
         loop {
-            let latest = self.read(&names, &mut batches, &mut skew).await;
+            let latest = self.read(&names, &mut learned).await;
             self.publish.send_replace(Arc::new(latest));
             tokio::select! {
                 () = sleep(INTERVAL) => {}
@@ -166,7 +189,8 @@ impl Rounds {
         }
     }
 
-    async fn read(&self, names: &[String], batches: &mut Batches, skew: &mut Skew) -> Latest {
+    async fn read(&self, names: &[String], learned: &mut Learned) -> Latest {
+        let Learned { batches, skew, sizes } = learned;
         let now = self.clock.now();
         let namespaces = self.followed.current(now);
         // As many at once as the client lets: timeouts do not add up.
@@ -176,25 +200,25 @@ impl Rounds {
             self.metrics.scraped(started.elapsed(), read.as_ref().err().map(Error::why));
             read.map(|found| (found, self.clock.now()))
         };
-        let last = Arc::clone(&self.publish.borrow());
         let mut latest = Latest::new();
         for (batch, read) in batches.ask(&namespaces, now, ask).await {
-            let mut read = read.map(|(mut found, came_at)| {
-                skew.correct(&mut found, came_at);
+            let mut read = read.map(|(found, came_at)| {
+                skew.learn(&found, came_at);
                 by_namespace(found)
             });
             for namespace in namespaces.iter().filter(|name| batch.contains(name)) {
                 let series = match &mut read {
                     Ok((by_namespace, partial)) => {
                         let by_target = by_namespace.remove(&**namespace).unwrap_or_default();
-                        let last = last.get(namespace).and_then(|last| last.as_ref().ok());
-                        Ok(Arc::new(Series::new(by_target, *partial, last.map(|last| &**last))))
+                        let sizes = sizes.entry(Arc::clone(namespace)).or_default();
+                        Ok(Arc::new(Series::new(by_target, *partial, skew.ahead_ms(), sizes)))
                     }
                     Err(error) => Err(error.why()),
                 };
                 latest.insert(Arc::clone(namespace), series);
             }
         }
+        sizes.retain(|namespace, _| latest.contains_key(namespace));
         latest
     }
 }

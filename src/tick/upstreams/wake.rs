@@ -21,6 +21,7 @@ use crate::clock::Clock;
 use crate::decision::{Answer, Moment, WakeReading, Why};
 use crate::metrics::Metrics;
 use crate::registry::{Tracker, TrackerKey};
+use crate::source::Error;
 use crate::source::wake::{Subject, WakeMemory, WakeSource};
 
 /// Time between two reads. A wake has to be pushed within 500 ms of its request: this, the read,
@@ -186,7 +187,12 @@ async fn read(Shared { source, metrics, clock, followers }: &Shared, due: Vec<Ar
     for (tracker, demand) in due.iter().zip(&read) {
         let Some(follower) = followers.get_mut(&tracker.key) else { continue };
         follower.n_slow_failures = match demand {
-            Err(_) if took >= INTERVAL => follower.n_slow_failures.saturating_add(1),
+            // Others have hung, not this question.
+            Err(error) if matches!(**error, Error::NoTurn { .. }) => follower.n_slow_failures,
+            // Nobody's turn is at stake where all ask the same.
+            Err(_) if took >= INTERVAL && due.len() == 1 => {
+                follower.n_slow_failures.saturating_add(1)
+            }
             Err(_) | Ok(_) => 0,
         };
         follower.is_being_read = false;

@@ -28,8 +28,7 @@ async fn prometheus(ranks: &[u32], sampled_s: i64, told_s: i64, warning: bool) -
 /// Rounds that somebody asks for, on a clock that stands.
 struct Bench {
     rounds: Rounds,
-    batches: Batches,
-    skew: Skew,
+    learned: Learned,
     _hand: Hand,
 }
 
@@ -40,17 +39,20 @@ impl Bench {
         let (followed, metrics) = (Arc::<Followed>::default(), Metrics::default());
         followed.follow(&"a".into(), clock.now());
         let rounds = Rounds { client: client(server), metrics, clock, followed, publish };
-        Bench { rounds, batches: Batches::default(), skew: Skew::default(), _hand: hand }
+        Bench { rounds, learned: Learned::default(), _hand: hand }
+    }
+
+    /// What one more round has found.
+    async fn read(&mut self, server: &Server) -> EnginesRead {
+        self.rounds.client = client(server);
+        let latest = self.rounds.read(&prometheus_names(), &mut self.learned).await;
+        self.rounds.publish.send_replace(Arc::new(latest));
+        EnginesRead(self.rounds.publish.borrow().get("a").cloned())
     }
 
     /// The sample of pod `a/p` after one more round.
     async fn sample(&mut self, server: &Server) -> Result<EngineSample, Why> {
-        self.rounds.client = client(server);
-        let names = prometheus_names();
-        let latest = self.rounds.read(&names, &mut self.batches, &mut self.skew).await;
-        self.rounds.publish.send_replace(Arc::new(latest));
-        let read = EnginesRead(self.rounds.publish.borrow().get("a").cloned());
-        read.sample("p", &Filter::default())
+        self.read(server).await.sample("p", &Filter::default())
     }
 }
 
@@ -76,11 +78,28 @@ async fn ranks_that_a_partial_answer_lacks_are_not_summed_as_none() {
 }
 
 #[tokio::test]
+async fn what_was_whole_is_known_after_a_failure_and_after_an_answer_without_it() {
+    let whole = prometheus(&[0, 1], BEGIN_S, BEGIN_S, false).await;
+    let part = prometheus(&[0], BEGIN_S, BEGIN_S, true).await;
+    let absent = prometheus(&[], BEGIN_S, BEGIN_S, true).await;
+    let broken = answer("500 Internal Server Error", "Content-Type: application/json\r\n", "{}");
+    let broken = Server::start(Act::Answer(broken)).await;
+    for (between, why) in [(&broken, Why::HttpStatus), (&absent, Why::Partial)] {
+        let mut bench = Bench::new(&whole);
+        assert!(bench.sample(&whole).await.is_ok());
+        assert_eq!(bench.sample(between).await, Err(why));
+        assert_eq!(bench.sample(&part).await, Err(Why::Partial), "after {why:?}");
+        assert!(bench.sample(&whole).await.is_ok());
+    }
+}
+
+#[tokio::test]
 async fn samples_of_a_prometheus_with_another_time_have_the_age_that_they_have() {
     for (what, ahead_s) in [("behind, as after our own clock was stepped", -60), ("ahead", 600)] {
         let told_s = BEGIN_S + ahead_s;
         let server = prometheus(&[0], told_s - 10, told_s, false).await;
-        let at = Bench::new(&server).sample(&server).await.unwrap().at;
-        assert_eq!(at, Moment((BEGIN_S - 10) * 1_000), "{what}");
+        let read = Bench::new(&server).read(&server).await;
+        let at = read.sample("p", &Filter::default()).unwrap().at;
+        assert_eq!(at.0 - read.ahead_ms(), (BEGIN_S - 10) * 1_000, "{what}");
     }
 }
