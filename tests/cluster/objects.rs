@@ -245,7 +245,7 @@ impl Scaled {
     /// With the times and the hold that `generate` writes and nobody has to give.
     pub(crate) fn with_defaults(mut self) -> Scaled {
         self.triggers[0].remove("ghostHold");
-        Scaled { cooldown_s: 300, initial_cooldown_s: 600, ..self }
+        Scaled { cooldown_s: 600, initial_cooldown_s: 600, ..self }
     }
 
     /// With the keys of a TriggerAuthentication.

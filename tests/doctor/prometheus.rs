@@ -45,6 +45,7 @@ spec:
   scaleTargetRef: {name: llm}
   minReplicaCount: 0
   maxReplicaCount: 4
+  cooldownPeriod: 600
   initialCooldownPeriod: 600
   advanced:
     horizontalPodAutoscalerConfig:

@@ -289,7 +289,7 @@ async fn who_cannot_renew_stands_by_at_once_and_leads_no_more_in_between() {
     // Longer than the test is patient: it is told while the renewal hangs.
     store.delay(Duration::from_secs(600));
     until("it decides no more", || !leader.is_leading()).await;
-    let told = leader.standing.wait_for(|standing| !is_leading(standing));
+    let told = leader.standing.wait_for(|standing| matches!(standing, Standing::Following { .. }));
     timeout(SOON, told).await.expect("it is told while the renewal hangs").unwrap();
     assert!(matches!(*leader.standing.borrow(), Standing::Following { .. }));
 }
