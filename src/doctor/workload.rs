@@ -76,29 +76,35 @@ impl<'a> Engine<'a> {
         (container.get("command").is_none() && is_value).then_some(first)
     }
 
-    /// A change that sets a command-line option.
+    /// A change that sets a command-line option: where it stands, else in the shell's line that runs
+    /// the engine, else behind the arguments.
     pub(super) fn with_option(&self, patch: Patch, name: &str, value: &str) -> Patch {
-        let args = format!("{}/args", self.container);
-        let given = list(self.target, &args);
-        let exact = |arg: &Value| arg.as_str().is_some_and(|arg| arg == name);
-        let joined =
-            |arg: &Value| arg.as_str().is_some_and(|arg| arg.starts_with(&format!("{name}=")));
-        if let Some(index) = given.iter().position(exact) {
-            return patch.set(&format!("{args}/{}", index + 1), value);
+        let both = ["command", "args"].map(|key| format!("{}/{key}", self.container));
+        let joined = format!("{name}={value}");
+        for words in &both {
+            let given = list(self.target, words);
+            let is_name = |arg: &Value| arg.as_str() == Some(name);
+            let is_joined =
+                |arg: &Value| arg.as_str().is_some_and(|arg| arg.starts_with(&format!("{name}=")));
+            if let Some(index) = given.iter().position(is_name) {
+                return replaced(patch, &format!("{words}/{}", index + 1), value);
+            }
+            if let Some(index) = given.iter().position(is_joined) {
+                return replaced(patch, &format!("{words}/{index}"), &joined);
+            }
         }
-        if let Some(index) = given.iter().position(joined) {
-            return patch
-                .remove(&format!("{args}/{index}"))
-                .set(&format!("{args}/-"), format!("{name}={value}"));
+        // What stands behind a shell's line are its parameters, and no words of the engine.
+        for words in &both {
+            let texts = list(self.target, words).iter().map(|arg| arg.as_str().unwrap_or_default());
+            if let Some((index, line)) =
+                texts.enumerate().filter(|(_, arg)| arg.contains(' ')).last()
+            {
+                let line = with_word(line, name, value);
+                return replaced(patch, &format!("{words}/{index}"), &line);
+            }
         }
-        // A shell's argument is a whole command line, the engine's last.
-        let last = given.last().and_then(Value::as_str).filter(|last| last.contains(' '));
-        match (last, given.len().checked_sub(1)) {
-            (Some(line), Some(index)) => patch
-                .remove(&format!("{args}/{index}"))
-                .set(&format!("{args}/-"), with_word(line, name, value)),
-            _ => patch.set(&format!("{args}/-"), format!("{name}={value}")),
-        }
+        let [_, args] = &both;
+        patch.set(&format!("{args}/-"), joined)
     }
 
     /// Seconds from the end's announcement to its force.
@@ -134,6 +140,11 @@ pub(super) fn pod_pointer(target: &Value) -> Option<String> {
 fn words(container: &Value) -> impl Iterator<Item = &str> {
     let all = list(container, "/command").iter().chain(list(container, "/args"));
     all.filter_map(Value::as_str).flat_map(str::split_whitespace)
+}
+
+/// An item of a list in place of the old one: adding alone would put it before that.
+fn replaced(patch: Patch, pointer: &str, value: &str) -> Patch {
+    patch.remove(pointer).set(pointer, value)
 }
 
 /// A command line with an option in place of the one it has.

@@ -26,6 +26,31 @@ fn f73_a_default_vllm_cuts_running_answers_and_is_told() {
         let finding = patched("answers-cut", &args(given));
         says(&finding, &["preStop 15 s", "grace 200 s", "answers take up to 120 s"]);
     }
+    // Set where it stands, and nowhere a second time.
+    for (words, before, after) in [
+        (
+            "args",
+            json!(["--shutdown-timeout", "0", "-q"]),
+            json!(["--shutdown-timeout", "120", "-q"]),
+        ),
+        ("args", json!(["--shutdown-timeout=0", "-q"]), json!(["--shutdown-timeout=120", "-q"])),
+        (
+            "command",
+            json!(["vllm", "serve", "m1", "--shutdown-timeout=0"]),
+            json!(["vllm", "serve", "m1", "--shutdown-timeout=120"]),
+        ),
+        (
+            "command",
+            json!(["sh", "-c", "exec vllm serve m1"]),
+            json!(["sh", "-c", "exec vllm serve m1 --shutdown-timeout=120"]),
+        ),
+    ] {
+        let mut broken = with_target(&format!("{ENGINE}/args"), json!([]));
+        put(broken.target.as_mut().unwrap(), &format!("{ENGINE}/{words}"), before);
+        let finding = patched("answers-cut", &broken);
+        let target = cured(&broken, &finding).target.unwrap();
+        assert_eq!(target.pointer(&format!("{ENGINE}/{words}")), Some(&after));
+    }
     // How long answers take is not known: what the examples have.
     let mut unknown = args(json!(["--model=/models/m1"]));
     unknown.longest_answer_ms = Err(super::Missing::because("unknown"));

@@ -86,7 +86,7 @@ pub(crate) async fn rolling_update(scene: &mut Scene) {
         stage.until_equal(scene).await;
     }
     stage.stays(scene, "nothing moves", 20).await;
-    stage.held(scene, "around it", Within::A_POLL);
+    stage.held(scene, "around it", Within::A_POLL_EACH);
 }
 
 pub(crate) async fn lease_stolen(scene: &mut Scene) {

@@ -43,6 +43,8 @@ pub(super) struct Within {
 impl Within {
     /// Nobody misses more than a poll, and KEDA's polls are five seconds apart.
     pub(super) const A_POLL: Within = Within { asker: POLL, keda: Duration::from_secs(13) };
+    /// The same for each of two replicas that are replaced one after the other.
+    pub(super) const A_POLL_EACH: Within = Within { asker: POLL, keda: Duration::from_secs(18) };
 }
 
 /// As `generate` writes it.
