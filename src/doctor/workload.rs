@@ -97,7 +97,7 @@ impl<'a> Engine<'a> {
         for words in &both {
             let texts = list(self.target, words).iter().map(|arg| arg.as_str().unwrap_or_default());
             if let Some((index, line)) =
-                texts.enumerate().filter(|(_, arg)| arg.contains(' ')).last()
+                texts.enumerate().filter(|(_, arg)| arg.contains(' ')).next_back()
             {
                 let line = with_word(line, name, value);
                 return replaced(patch, &format!("{words}/{index}"), &line);
