@@ -96,9 +96,8 @@ impl<'a> Engine<'a> {
         // What stands behind a shell's line are its parameters, and no words of the engine.
         for words in &both {
             let texts = list(self.target, words).iter().map(|arg| arg.as_str().unwrap_or_default());
-            if let Some((index, line)) =
-                texts.enumerate().filter(|(_, arg)| arg.contains(' ')).next_back()
-            {
+            let mut texts = texts.enumerate();
+            if let Some((index, line)) = texts.rfind(|(_, arg)| arg.contains(' ')) {
                 let line = with_word(line, name, value);
                 return replaced(patch, &format!("{words}/{index}"), &line);
             }
