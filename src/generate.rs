@@ -20,6 +20,14 @@ use crate::trigger::{self, Faults};
 /// The address at which the manifests' Service answers KEDA.
 pub const DEFAULT_ADDRESS: &str = "ghostscaler.ghostscaler.svc.cluster.local:9090";
 
+/// Seconds that KEDA waits after the last active poll before it goes to zero, in what is generated the
+/// least that outlives a scaler whose packets vanish: with two ScaledObjects on its address KEDA 2.21
+/// kept the dead connection for 305 s. A hung scaler is ended by its liveness probe before that.
+pub const COOLDOWN_S: i64 = 600;
+
+/// The same for an object that has just been made, whose scaler may be cold.
+pub const INITIAL_COOLDOWN_S: i64 = 600;
+
 /// Prints a ScaledObject for a target.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  \

@@ -342,7 +342,7 @@ impl Registry {
             let mut trackers = Vec::new();
             for (trigger, policy) in listed {
                 let Some(policy) = policy else { continue };
-                let policy = self.shared(policy);
+                let policy = self.in_common(policy);
                 let new = variants::New { workload, trigger, policy, brought_by: None };
                 // What calls have brought makes room; the inventory has its own bound.
                 if let Ok(tracker) = self.add(&slot.variants, new) {
@@ -375,7 +375,7 @@ impl Registry {
             Refusal::BadMetadata(faults).of(workload)
         })?;
         let brought_by = Some(brought_by.collect());
-        let policy = self.shared(policy);
+        let policy = self.in_common(policy);
         let new = variants::New { workload, trigger, policy, brought_by };
         let tracker = self.add(&slot.variants, new)?;
         self.shared.generation.send_modify(|generation| *generation += 1);
@@ -384,7 +384,7 @@ impl Registry {
 
     /// The policy, shared with the trigger before it where they say the same: most of a fleet do, and
     /// each takes some 300 bytes.
-    fn shared(&self, policy: Policy) -> Arc<Policy> {
+    fn in_common(&self, policy: Policy) -> Arc<Policy> {
         let mut last = self.shared.last_policy.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(last) = last.upgrade().filter(|last| **last == policy) {
             return last;
@@ -397,11 +397,9 @@ impl Registry {
     fn add(&self, variants: &Variants, new: variants::New<'_>) -> Result<Arc<Tracker>, Error> {
         let limits = &self.shared.limits;
         let is_full = self.shared.n_trackers.load(Ordering::Relaxed) >= limits.trackers;
-        // Then only one in the place of another of its workload.
-        let (most, limit) = match limits.trackers_per_workload {
-            _ if is_full => (0, limits.trackers),
-            limit => (limit, limit),
-        };
+        let limit = if is_full { limits.trackers } else { limits.trackers_per_workload };
+        // Where all are full, only one in the place of another of its workload.
+        let most = if is_full { 0 } else { limit };
         let workload = new.workload;
         let tracker = variants
             .add(new, self.shared.clock, most)

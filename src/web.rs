@@ -8,7 +8,6 @@ mod error;
 pub(crate) mod fixtures;
 mod large;
 mod serve;
-mod stall;
 mod view;
 mod wake;
 pub mod words;
@@ -223,7 +222,10 @@ pub fn take_wake(
         (Some(spec), _) if spec > 0 => WakeState::Starting,
         (_, _) => WakeState::Waking,
     };
-    let first_at = wakes.request(key, now, state == WakeState::Ready);
+    if state == WakeState::Ready {
+        wakes.served(key);
+    }
+    let first_at = wakes.request(key, now);
     // Fifty requests are one wake, and one line.
     if first_at == now {
         tracing::info!(workload = %key, state = state.label(), "wake requested");

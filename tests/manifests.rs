@@ -9,15 +9,13 @@ use std::process::Command;
 
 use clap::Parser as _;
 use ghostscaler::args::{Args, Command as Subcommand};
+use ghostscaler::generate::COOLDOWN_S;
 use ghostscaler::{cluster, config, metrics, trigger};
 use k8s_openapi::api::apps::v1::Deployment;
 use serde_json::{Value, json};
 
 /// Files that are read by this program and by kustomize, not by an API server.
 const NOT_APPLIED: [&str; 2] = ["manifests/local/example.yaml", "kustomization.yaml"];
-/// KEDA may take a workload to zero for a hung scaler after this.
-const COOLDOWN_S: i64 = 600;
-
 #[test]
 fn every_file_loads_and_every_object_has_a_name() {
     let mut kinds = BTreeSet::new();

@@ -192,7 +192,7 @@ fn files_stay_short_enough_to_proofread() {
 
 /// The checklist of a conforming external scaler (KEDA's contract): its letters, and how many points
 /// each has. The field's cases have numbers after an F as well, so that elsewhere than in `tests/grpc`
-/// a point of F is named `keda_f10_…`. A17 and H are about what this scaler does not offer.
+/// a point of F is named `keda_f10_…`. H is about StreamMetricSpec, which this scaler does not offer.
 const CHECKLIST: [(char, u32); 7] =
     [('a', 17), ('b', 8), ('c', 5), ('d', 9), ('e', 8), ('f', 15), ('g', 6)];
 

@@ -88,6 +88,16 @@ async fn what_the_api_says_is_read_back_whole() {
     assert_eq!(serde_json::to_string(&snapshot).unwrap() + "\n", text);
 }
 
+/// Watches `prod/llm` on the screen for as long as `looking` takes.
+async fn watch_while(address: SocketAddr, screen: &Screen, looking: impl Future<Output = ()>) {
+    let watching = Args { watch: true, ..args("prod/llm", &address.to_string(), Format::Text) };
+    let mut out = screen.clone();
+    tokio::select! {
+        ended = run(&watching, &mut out) => panic!("{ended:?}"),
+        looked = tokio::time::timeout(Duration::from_secs(30), looking) => looked.unwrap(),
+    }
+}
+
 async fn until(screen: &Screen, wanted: &str) {
     while !screen.text().contains(wanted) {
         sleep(Duration::from_millis(20)).await;
@@ -120,10 +130,7 @@ async fn watching_prints_what_is_new_once_under_the_time() {
     let tracker = tracker(&registry, "prod", "llm");
     publish(&tracker, Clock::start(), 1, wanting(5));
     let (address, _running) = serving(router(api(&registry, Access::default()))).await;
-    let mut watching = args("prod/llm", &address.to_string(), Format::Text);
-    watching.watch = true;
     let screen = Screen::default();
-    let mut out = screen.clone();
     let looking = async {
         until(&screen, "prod/llm: 5 replicas").await;
         // Looked at again, and older by now: nothing else to say.
@@ -131,10 +138,7 @@ async fn watching_prints_what_is_new_once_under_the_time() {
         publish(&tracker, Clock::start(), 2, wanting(6));
         until(&screen, "prod/llm: 6 replicas").await;
     };
-    tokio::select! {
-        ended = run(&watching, &mut out) => panic!("{ended:?}"),
-        looked = tokio::time::timeout(Duration::from_secs(30), looking) => looked.unwrap(),
-    }
+    watch_while(address, &screen, looking).await;
     let text = screen.text();
     assert_eq!(text.matches("prod/llm: 5 replicas").count(), 1, "{text}");
     let times: Vec<&str> = text.lines().filter(|line| line.ends_with('Z')).collect();
@@ -148,10 +152,7 @@ async fn watching_goes_on_while_the_scaler_is_started_anew() {
     let tracker = tracker(&registry, "prod", "llm");
     publish(&tracker, Clock::start(), 1, wanting(5));
     let (address, running) = serving(router(api(&registry, Access::default()))).await;
-    let mut watching = args("prod/llm", &address.to_string(), Format::Text);
-    watching.watch = true;
     let screen = Screen::default();
-    let mut out = screen.clone();
     let looking = async {
         until(&screen, "prod/llm: 5 replicas").await;
         drop(running);
@@ -163,10 +164,7 @@ async fn watching_goes_on_while_the_scaler_is_started_anew() {
         tokio::spawn(serve(listener, router, CancellationToken::new()));
         until(&screen, "prod/llm: 6 replicas").await;
     };
-    tokio::select! {
-        ended = run(&watching, &mut out) => panic!("{ended:?}"),
-        looked = tokio::time::timeout(Duration::from_secs(30), looking) => looked.unwrap(),
-    }
+    watch_while(address, &screen, looking).await;
 }
 
 #[test]

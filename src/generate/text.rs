@@ -8,13 +8,9 @@ use std::io::{self, Write};
 use serde_json::json;
 
 use super::plan::{Place, Plan, Tolerance};
+use super::{COOLDOWN_S, INITIAL_COOLDOWN_S};
 use crate::text::wrapped;
 
-/// Seconds that KEDA waits after the last active poll before it goes to zero: longer than it has been
-/// seen to wait for a scaler whose packets vanish (305 s).
-const COOLDOWN_S: u32 = 600;
-/// The same for an object that has just been made, whose scaler may be cold.
-const INITIAL_COOLDOWN_S: u32 = 600;
 /// Seconds between KEDA's own polls.
 const POLLING_S: u32 = 5;
 

@@ -196,7 +196,7 @@ impl Mirror<'_> {
             let key = WorkloadKey::new(&workload.namespace, &workload.name);
             // Also of a workload that is not listed here yet, since it is acknowledged; the leader knows
             // it, which bounds what is remembered.
-            parts.wakes.request(&key, now.minus_millis(woken.age_ms), false);
+            parts.wakes.request(&key, now.minus_millis(woken.age_ms));
         }
         self.shared.is_unread.store(batch.unread, Ordering::Release);
         self.is_whole |= batch.whole;

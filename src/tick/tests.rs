@@ -76,7 +76,7 @@ async fn a_wake_is_decided_while_engines_that_hang_are_being_read() {
     // From here on the engine is being read, and never says a word.
     let _connection = timeout(SOON, listener.accept()).await.unwrap().unwrap();
     let wakes = &parts.wakes;
-    wakes.request(&tracker.key.workload, parts.clock.now(), false);
+    wakes.request(&tracker.key.workload, parts.clock.now());
     let woken = async {
         while !matches!(tracker.published.load().answer, Answer::Value { active: true, .. }) {
             sleep(Duration::from_millis(5)).await;

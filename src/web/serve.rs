@@ -15,10 +15,10 @@ use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::time::{sleep, timeout};
+use tokio_io_timeout::TimeoutWriter;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::stall::Unstalled;
 use crate::listen::{Place, Places};
 
 /// Connections served at once. A further one, such as a probe, is served all the same, in the place
@@ -80,8 +80,9 @@ pub(crate) async fn connection<S>(
     });
     let mut builder = Builder::new(TokioExecutor::new()).http1_only();
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
-    let stream = Unstalled::new(stream, WRITE_TIMEOUT);
-    let serving = builder.serve_connection(TokioIo::new(stream), service);
+    let mut stream = TimeoutWriter::new(stream);
+    stream.set_timeout(Some(WRITE_TIMEOUT));
+    let serving = builder.serve_connection(TokioIo::new(Box::pin(stream)), service);
     tokio::pin!(serving);
     let ended = tokio::select! {
         ended = serving.as_mut() => Some(ended),

@@ -510,6 +510,23 @@ async fn a_probe_is_answered_behind_any_number_of_slow_heads() {
     timeout(Duration::from_secs(10), serving).await.unwrap().unwrap();
 }
 
+#[tokio::test(start_paused = true)]
+async fn who_takes_nothing_of_an_answer_is_cut_off() {
+    const BYTES: usize = 64 * 1024 * 1024;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let router = axum::Router::new().route("/", axum::routing::get(async || vec![b'x'; BYTES]));
+    tokio::spawn(serve(listener, router, CancellationToken::new()));
+    let mut asking = TcpStream::connect(address).await.unwrap();
+    asking.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    asking.readable().await.unwrap();
+    tokio::time::sleep(Duration::from_secs(31)).await;
+    let mut said = Vec::new();
+    // A reset ends it as well.
+    drop(asking.read_to_end(&mut said).await);
+    assert!(said.len() < BYTES, "{} bytes", said.len());
+}
+
 #[tokio::test]
 async fn shutdown_ends_idle_connections_and_stops_listening() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

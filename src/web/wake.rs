@@ -45,8 +45,8 @@ struct Request {
 
 impl WakeRequests {
     /// Records a request and returns when the wake that it belongs to began: at the first request
-    /// since the workload was last `awake`.
-    pub fn request(&self, key: &WorkloadKey, now: Moment, awake: bool) -> Moment {
+    /// since a replica last [served](WakeRequests::served).
+    pub fn request(&self, key: &WorkloadKey, now: Moment) -> Moment {
         let mut requests = self.requests();
         requests.count += 1;
         let number = requests.count;
@@ -60,10 +60,9 @@ impl WakeRequests {
         });
         request.last_at = request.last_at.max(now);
         request.number = number;
-        if awake || request.served {
+        if std::mem::take(&mut request.served) {
             request.first_at = now;
         }
-        request.served = awake;
         let first_at = request.first_at;
         drop(requests);
         self.0.arrived.notify_one();
@@ -190,16 +189,13 @@ mod tests {
         let key = WorkloadKey::new("prod", "llm");
         assert_eq!(wakes.last(&key), None);
         for millis in 0..50 {
-            assert_eq!(wakes.request(&key, Moment(1_000 + millis), false), Moment(1_000));
+            assert_eq!(wakes.request(&key, Moment(1_000 + millis)), Moment(1_000));
         }
         assert_eq!(wakes.last(&key), Some(Moment(1_049)));
         // It serves, sleeps again, and is woken again.
         wakes.served(&key);
-        assert_eq!(wakes.request(&key, Moment(5_000), false), Moment(5_000));
-        assert_eq!(wakes.request(&key, Moment(5_100), false), Moment(5_000));
-        // Asked for while it serves.
-        assert_eq!(wakes.request(&key, Moment(6_000), true), Moment(6_000));
-        assert_eq!(wakes.request(&key, Moment(9_000), false), Moment(9_000));
+        assert_eq!(wakes.request(&key, Moment(5_000)), Moment(5_000));
+        assert_eq!(wakes.request(&key, Moment(5_100)), Moment(5_000));
         assert_eq!(wakes.last(&WorkloadKey::new("prod", "other")), None);
     }
 
@@ -207,19 +203,19 @@ mod tests {
     fn requests_are_forgotten_after_two_hours() {
         let wakes = WakeRequests::default();
         let (old, new) = (WorkloadKey::new("a", "old"), WorkloadKey::new("a", "new"));
-        wakes.request(&old, Moment(0), false);
-        wakes.request(&new, Moment(7_199_999), false);
+        wakes.request(&old, Moment(0));
+        wakes.request(&new, Moment(7_199_999));
         assert_eq!(wakes.last(&old), Some(Moment(0)));
-        wakes.request(&new, Moment(7_200_000), false);
+        wakes.request(&new, Moment(7_200_000));
         assert_eq!(wakes.last(&old), None);
         // A wake that goes unanswered for so long begins anew.
-        assert_eq!(wakes.request(&old, Moment(7_200_001), false), Moment(7_200_001));
+        assert_eq!(wakes.request(&old, Moment(7_200_001)), Moment(7_200_001));
     }
 
     #[tokio::test]
     async fn a_request_wakes_the_waiter_even_if_it_came_first() {
         let wakes = WakeRequests::default();
-        wakes.request(&WorkloadKey::new("prod", "llm"), Moment(0), false);
+        wakes.request(&WorkloadKey::new("prod", "llm"), Moment(0));
         let waited = tokio::time::timeout(std::time::Duration::from_secs(10), wakes.arrived());
         waited.await.unwrap();
     }

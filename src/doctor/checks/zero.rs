@@ -7,16 +7,11 @@ use crate::doctor::facts::{Facts, Missing};
 use crate::doctor::finding::{Finding, Fix, Patch};
 use crate::doctor::object::{integer, min, own_trigger, text, triggers};
 use crate::duration::format_millis;
+use crate::generate::{COOLDOWN_S, INITIAL_COOLDOWN_S};
 use crate::trigger::nearest;
 
 /// KEDA's own default.
 const KEDA_COOLDOWN_S: i64 = 300;
-/// The least that outlives a scaler whose packets vanish: with two ScaledObjects on its address KEDA
-/// 2.21 kept the dead connection for 305 s. A hung one is ended by its liveness probe within two
-/// minutes.
-const COOLDOWN_S: i64 = 600;
-/// What a new object is given: the scaler has seen nothing of it yet.
-const INITIAL_COOLDOWN_S: i64 = 600;
 /// Series that only a running replica gives.
 const GONE_AT_ZERO: [&str; 3] = ["vllm", "sglang", "DCGM_"];
 

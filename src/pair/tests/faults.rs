@@ -291,7 +291,6 @@ async fn who_cannot_renew_stands_by_at_once_and_leads_no_more_in_between() {
     until("it decides no more", || !leader.is_leading()).await;
     let told = leader.standing.wait_for(|standing| matches!(standing, Standing::Following { .. }));
     timeout(SOON, told).await.expect("it is told while the renewal hangs").unwrap();
-    assert!(matches!(*leader.standing.borrow(), Standing::Following { .. }));
 }
 
 #[tokio::test]
