@@ -12,5 +12,6 @@ mod hold;
 mod properties;
 mod queue;
 mod state;
+mod stories;
 mod supply;
 mod zero;

@@ -163,6 +163,28 @@ impl Fleet {
         }
     }
 
+    /// The counters of the oldest replica begin anew; what it had is lost.
+    pub(super) fn restart_one(&mut self) {
+        let started_at = moment(self.now_s);
+        if let Some(replica) = self.replicas.first_mut() {
+            replica.waiting.clear();
+            replica.running.clear();
+            let of = |counter: Option<f64>| counter.map(|_| 0.0);
+            let before = replica.sample;
+            replica.sample = EngineSample {
+                started_at: Some(started_at),
+                prompt_tokens: of(before.prompt_tokens),
+                generated_tokens: of(before.generated_tokens),
+                finished: of(before.finished),
+                finished_generated_tokens: of(before.finished_generated_tokens),
+                steps: of(before.steps),
+                itl_sum_s: of(before.itl_sum_s),
+                itl_count: of(before.itl_count),
+                ..before
+            };
+        }
+    }
+
     fn arrive(&mut self, output: f64) {
         let now_s = self.now_s;
         let ready = self.replicas.iter_mut().filter(|replica| replica.ready_at_s <= now_s);
