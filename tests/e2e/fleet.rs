@@ -10,9 +10,10 @@ use axum::Router;
 use axum::http::header::CONTENT_TYPE;
 use axum::routing::get;
 use serde_json::Value;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::engine::{Engine, load};
+use super::keda::{Role, trigger};
 use super::program::{Config, PATIENCE, Scaler};
 use crate::support::eventually;
 
@@ -78,6 +79,75 @@ async fn thousands_of_workloads_show_the_memory_of_one() {
     serve(2_050).await;
     // By now as many are read at once as may be, so that no more buffers come with more workloads.
     serve(4_050).await;
+}
+
+/// The most workloads that one process is built for, and for how long KEDA's calls are timed.
+const FULL: usize = 10_000;
+const ASKED_FOR: Duration = Duration::from_secs(30);
+
+/// Each is scraped every five seconds and polled as KEDA does, one of fifty with metadata that is
+/// refused: values and errors come from memory, whatever else the process does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "shows a number that means something on a free machine only"]
+async fn calls_under_full_load_show_the_longest_of_them() {
+    let (address, served) =
+        page_server(b"vllm:num_requests_running{model_name=\"m\"} 4\n".into()).await;
+    let mut text = String::from("workloads:\n");
+    for n in 0..FULL {
+        let endpoints = format!("endpoints: ['{address}']");
+        writeln!(text, "- {{namespace: fleet, name: llm-{n}, replicas: 1, {endpoints}}}").unwrap();
+    }
+    let config = Config::new(&text);
+    let scaler = Scaler::start(&config.path(), &[]).await;
+    let keda = scaler.keda().await;
+    eventually("a reading of each", async || {
+        (served.load(Ordering::Relaxed) >= 2 * FULL as u64).then_some(())
+    })
+    .await;
+    let scrapes = served.load(Ordering::Relaxed);
+    let started_at = Instant::now();
+    let mut calls = tokio::task::JoinSet::new();
+    let mut times: [Vec<Duration>; 2] = [Vec::new(), Vec::new()];
+    for n in 0.. {
+        let due = started_at + Duration::from_micros(500) * n;
+        if due > started_at + ASKED_FOR {
+            break;
+        }
+        sleep_until(due).await;
+        let keda = keda.clone();
+        calls.spawn(async move {
+            let is_bad = n % 50 == 0;
+            let trigger = trigger(&format!("fleet/llm-{}", n as usize % FULL));
+            let trigger = if is_bad { trigger.with("sloTtft", "soon") } else { trigger };
+            let sent_at = Instant::now();
+            let answer = keda.wanted(&trigger, Role::Poll).await;
+            let took = sent_at.elapsed();
+            assert_eq!(answer.is_err(), is_bad, "{answer:?}");
+            (usize::from(is_bad), took)
+        });
+        while let Some(call) = calls.try_join_next() {
+            let (kind, took) = call.unwrap();
+            times[kind].push(took);
+        }
+    }
+    for (kind, took) in calls.join_all().await {
+        times[kind].push(took);
+    }
+    let scrapes = served.load(Ordering::Relaxed) - scrapes;
+    for (what, mut times) in ["values", "errors"].into_iter().zip(times) {
+        times.sort_unstable();
+        let at = |share: usize| times[(times.len() - 1) * share / 1_000];
+        println!(
+            "{} {what} beside {scrapes} scrapes: p50 {:?}, p99 {:?}, p99.9 {:?}, longest {:?}",
+            times.len(),
+            at(500),
+            at(990),
+            at(999),
+            at(1_000)
+        );
+    }
+    assert!(scrapes >= FULL as u64 * ASKED_FOR.as_secs() / 10, "each of them, again and again");
+    scaler.stop().await;
 }
 
 /// As many targets as make the time of one scrape visible beside a hundredth of a second.
