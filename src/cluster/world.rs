@@ -16,8 +16,8 @@ use super::scale::Read;
 use super::scaled_object::{Chosen, ScaledObject, TargetKind, TargetRef};
 use super::selector::{Labels, PodSelector};
 use super::target::Target;
-use super::watch::{Change, Step, Update};
-use super::watched::Watched;
+use super::watch::{Change, ObjectKey, Step, Update};
+use super::watched::{MAX_OBJECTS, Watched};
 use super::workload::{self, Parts, Scaler};
 use crate::decision::Moment;
 use crate::inventory::{Devices, Inventory, Room, Workload, WorkloadKey};
@@ -67,7 +67,7 @@ impl World {
         let names = if namespaces.is_empty() { &all } else { namespaces };
         World {
             scopes: names.iter().map(Scope::new).collect(),
-            nodes: Watched::new("nodes"),
+            nodes: Watched::new("nodes", MAX_OBJECTS),
             leaving: BTreeSet::new(),
             is_whole: namespaces.is_empty(),
             room_is_old: false,
@@ -84,7 +84,9 @@ impl World {
             // Most pods have no device, and most changes of one move none.
             self.room_is_old |=
                 self.is_whole && matches!(&change, Change::Pod(step) if scope.moves_devices(step));
+            let was_whole = scope.pods.is_whole();
             scope.apply(change, now);
+            self.room_is_old |= self.is_whole && scope.pods.is_whole() != was_whole;
         }
     }
 
@@ -186,7 +188,8 @@ impl World {
     }
 
     fn room(&self) -> BTreeMap<Arc<str>, Room> {
-        let pods = self.is_whole.then(|| self.scopes.iter().flat_map(|scope| scope.pods.all()));
+        let is_whole = self.is_whole && self.scopes.iter().all(|scope| scope.pods.is_whole());
+        let pods = is_whole.then(|| self.scopes.iter().flat_map(|scope| scope.pods.all()));
         devices::room(self.nodes.of(""), pods)
     }
 
@@ -238,12 +241,12 @@ impl Scope {
         Scope {
             name: Arc::clone(name),
             is_given_up: false,
-            scaled_objects: Watched::new("ScaledObjects"),
-            deployments: Watched::new("Deployments"),
-            stateful_sets: Watched::new("StatefulSets"),
-            pods: Watched::new("pods"),
-            hpas: Watched::new("HPAs"),
-            claims: Watched::new("resource claims"),
+            scaled_objects: Watched::new("ScaledObjects", MAX_OBJECTS),
+            deployments: Watched::new("Deployments", MAX_OBJECTS),
+            stateful_sets: Watched::new("StatefulSets", MAX_OBJECTS),
+            pods: Watched::new("pods", MAX_OBJECTS),
+            hpas: Watched::new("HPAs", MAX_OBJECTS),
+            claims: Watched::new("resource claims", MAX_OBJECTS),
             scales: HashMap::new(),
             labels: HashSet::new(),
             devices: HashSet::new(),
@@ -253,6 +256,9 @@ impl Scope {
     }
 
     fn apply(&mut self, change: Change, now: Moment) {
+        if let Change::Pod(Step::Put(key, _)) = &change {
+            self.make_room(key);
+        }
         let changed = |namespace: Arc<str>| {
             self.changed.insert(namespace);
         };
@@ -287,6 +293,19 @@ impl Scope {
         {
             self.is_given_up = true;
             warn!(namespace = %self.name, "its workloads are unknown: they may not be read");
+        }
+    }
+
+    /// For a pod of a namespace with ScaledObjects those of one without any give way.
+    fn make_room(&mut self, (namespace, name): &ObjectKey) {
+        let scales = |namespace: &str| self.scaled_objects.of(namespace).next().is_some();
+        let fits = !self.pods.is_full() || self.pods.get(namespace, name).is_some();
+        if fits || !scales(namespace) {
+            return;
+        }
+        let foreign = self.pods.namespaces().find(|other| !scales(other)).cloned();
+        if let Some(foreign) = foreign {
+            self.pods.leave_out(&foreign);
         }
     }
 
@@ -373,6 +392,7 @@ impl Scope {
         let groups = Groups::among(all());
         let pods = assign(&selectors, all()).into_iter().map(|chosen| groups.replicas(chosen));
         let scalers = self.scalers(namespace);
+        let is_cut = !self.pods.has_all_of(namespace);
         let leaves = |pod: &Pod| groups.nodes(pod).any(|node| leaving.contains(node));
         objects
             .iter()
@@ -384,7 +404,8 @@ impl Scope {
                 let scalers = scalers.get(&object.target).map_or(&[][..], Vec::as_slice);
                 let claim = |name: &str| self.claims.get(namespace, name);
                 let n_leaving = pods.iter().filter(|pod| pod.is_ready() && leaves(pod)).count();
-                let parts = Parts { object, target, pods: &pods, scalers, start, n_leaving };
+                let parts =
+                    Parts { object, target, pods: &pods, scalers, start, n_leaving, is_cut };
                 workload::build(key, &parts, claim)
             })
             .collect()
