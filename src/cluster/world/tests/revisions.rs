@@ -1,6 +1,8 @@
-//! Pods of two revisions of one template, of a target that does not say whether it rolls out.
+//! Targets that only their `/scale` is read of: groups of pods, and pods of two revisions of one template.
 
 use super::*;
+use crate::decision::{EngineSample, Reading, Spec, State, Why, decide};
+use crate::observe::{Around, observe};
 
 const MINUTE_MS: u64 = 60_000;
 
@@ -70,4 +72,68 @@ fn a_new_revision_that_cannot_start_and_an_old_one_that_flaps_are_no_rollout_for
         apply(&mut world, stuck);
         assert_eq!(rollout_until(&mut world), Some(70), "{obstacle:?}");
     }
+}
+
+#[test]
+fn f101_a_canary_that_only_its_scale_is_read_of_holds_the_count_until_it_is_done() {
+    let mut world = world();
+    let rollout = TargetRef {
+        kind: TargetKind::Other {
+            api_version: "argoproj.io/v1alpha1".into(),
+            kind: "Rollout".into(),
+        },
+        name: "llm".into(),
+    };
+    apply(&mut world, scaled_object_of("llm", rollout.clone()));
+    world.rebuild();
+    world.apply_scale(0, &"ns".into(), rollout, Read::There(target(10, "app=llm")));
+    for index in 0..11 {
+        let canary = index == 10;
+        let hash = if canary { "new" } else { "stable" };
+        apply(
+            &mut world,
+            pod_with(&format!("llm-{index:02}"), |pod| {
+                let key = "rollouts-pod-template-hash".to_owned();
+                Arc::make_mut(&mut pod.labels).insert(key, hash.to_owned());
+                pod.member.created_at = Some(NOW.plus_millis(u64::from(canary)));
+            }),
+        );
+    }
+    let inventory = rebuild(&mut world);
+    let seen = |now| {
+        let none = |_: &Member| Reading::Missing { why: Why::NotYetRead };
+        let seen = observe(workload(&inventory, "llm"), none, Around::default(), now);
+        (seen.replicas.spec, seen.replicas.ready, seen.replicas.rollout)
+    };
+    assert_eq!(seen(NOW.plus_millis(600_000)), (Some(10), 10, true));
+    assert_eq!(seen(NOW.plus_millis(600_001)), (Some(10), 10, false), "it rests");
+}
+
+#[test]
+fn f92_requests_for_three_groups_of_two_pods_ask_for_three_and_not_for_six() {
+    let mut world = world();
+    for (group, index) in [("0", "0"), ("0", "1"), ("1", "0"), ("1", "1")] {
+        apply(
+            &mut world,
+            pod_with(&format!("llm-{group}-{index}"), |pod| {
+                let labels = Arc::make_mut(&mut pod.labels);
+                for (key, value) in [("group-key", group), ("worker-index", index)] {
+                    labels.insert(format!("leaderworkerset.sigs.k8s.io/{key}"), value.to_owned());
+                }
+                pod.group_size = 2;
+                pod.devices = Arc::new([(devices::GPU_RESOURCE.into(), 8)].into());
+            }),
+        );
+    }
+    let inventory = rebuild(&mut world);
+    let workload = workload(&inventory, "llm");
+    let counted = (workload.replicas.spec, workload.replicas.ready, workload.gpus_per_replica);
+    assert_eq!(counted, (Some(2), 2, Some(16)));
+    // Twelve at once, four a replica.
+    let value = EngineSample { running: Some(2.0), waiting: Some(4.0), ..EngineSample::default() };
+    let value = Arc::new(value);
+    let reading = |_: &Member| Reading::Fresh { value: Arc::clone(&value), age_ms: 0 };
+    let seen = observe(workload, reading, Around::default(), NOW);
+    let spec = Spec { max: 9, target_in_flight: Some(4.0), ..Spec::default() };
+    assert_eq!(decide(&spec, State::default(), &seen, NOW).0.want, 3);
 }
