@@ -1,6 +1,7 @@
 //! Everything that was read from the cluster, and the inventory that it makes.
 //!
-//! Does no IO and reads no clock. A publication costs what the changed namespaces hold.
+//! Does no IO and reads no clock. A step costs what the changed namespaces hold, and a copy of the map of all
+//! workloads where one of them is different.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
@@ -157,7 +158,9 @@ impl World {
     /// A watched namespace counts once all its lists were read: before that, a workload without
     /// pods would look like one that has none.
     pub(super) fn rebuild(&mut self) -> Rebuilt {
-        let mut inventory = Inventory::clone(&self.published);
+        let (synced, unread, stale) = (self.is_synced(), self.unread(), self.stale());
+        let room = std::mem::take(&mut self.room_is_old).then(|| self.room());
+        let published = &mut self.published;
         let mut is_different = false;
         let mut wanted = Vec::new();
         for (index, scope) in self.scopes.iter_mut().enumerate() {
@@ -166,25 +169,22 @@ impl World {
             }
             for namespace in std::mem::take(&mut scope.changed) {
                 let targets = scope.keep_scales(&namespace);
-                let built = scope.workloads(&namespace, &inventory.workloads, &self.leaving);
-                is_different |= replace(&mut inventory.workloads, &namespace, built);
+                let built = scope.workloads(&namespace, &published.workloads, &self.leaving);
+                is_different |= replace(published, &namespace, built);
                 wanted.push(WantedScales { scope: index, namespace, targets });
             }
             scope.forget_unused();
         }
-        if std::mem::take(&mut self.room_is_old) {
-            let room = self.room();
-            is_different |= room != inventory.room;
-            inventory.room = room;
+        if let Some(room) = room.filter(|room| *room != published.room) {
+            Arc::make_mut(published).room = room;
+            is_different = true;
         }
-        inventory.synced = self.is_synced();
-        inventory.unread = self.unread();
-        inventory.stale = self.stale();
-        is_different |= inventory.synced != self.published.synced
-            || inventory.unread != self.published.unread
-            || inventory.stale != self.published.stale;
-        self.published = Arc::new(inventory);
-        Rebuilt { inventory: is_different.then(|| Arc::clone(&self.published)), scales: wanted }
+        if (synced, &unread, &stale) != (published.synced, &published.unread, &published.stale) {
+            let inventory = Arc::make_mut(published);
+            (inventory.synced, inventory.unread, inventory.stale) = (synced, unread, stale);
+            is_different = true;
+        }
+        Rebuilt { inventory: is_different.then(|| Arc::clone(published)), scales: wanted }
     }
 
     fn room(&self) -> BTreeMap<Arc<str>, Room> {
@@ -479,32 +479,29 @@ fn assign<'a>(
 }
 
 /// Puts a namespace's workloads in the place of its former ones, keeping those that are the same;
-/// whether any is not.
-fn replace(
-    workloads: &mut BTreeMap<WorkloadKey, Arc<Workload>>,
-    namespace: &Arc<str>,
-    built: Vec<Workload>,
-) -> bool {
+/// whether any is not. Where none is, the inventory is not copied.
+fn replace(published: &mut Arc<Inventory>, namespace: &Arc<str>, built: Vec<Workload>) -> bool {
     let first = WorkloadKey { namespace: Arc::clone(namespace), name: Arc::from("") };
     let kept: BTreeSet<&Arc<str>> = built.iter().map(|workload| &workload.key.name).collect();
-    let gone: Vec<WorkloadKey> = workloads
-        .range(first..)
-        .map(|(key, _)| key)
+    let known = published.workloads.range(first..).map(|(key, _)| key);
+    let gone: Vec<WorkloadKey> = known
         .take_while(|key| key.namespace == *namespace)
         .filter(|key| !kept.contains(&key.name))
         .cloned()
         .collect();
-    let mut is_different = !gone.is_empty();
+    let is_new = |built: &Workload| {
+        published.workloads.get(&built.key).is_none_or(|known| **known != *built)
+    };
+    let new: Vec<Workload> = built.into_iter().filter(is_new).collect();
+    if gone.is_empty() && new.is_empty() {
+        return false;
+    }
+    let workloads = &mut Arc::make_mut(published).workloads;
     for key in gone {
         workloads.remove(&key);
     }
-    for workload in built {
-        if workloads.get(&workload.key).is_none_or(|known| **known != workload) {
-            is_different = true;
-            workloads.insert(workload.key.clone(), Arc::new(workload));
-        }
-    }
-    is_different
+    workloads.extend(new.into_iter().map(|workload| (workload.key.clone(), Arc::new(workload))));
+    true
 }
 
 #[cfg(test)]
