@@ -87,6 +87,12 @@ pub struct Kubernetes {
     pub refusal: Option<Arc<str>>,
     /// Its pods are ReplicaSets', which choose by what each says that it costs to take away.
     pub ranks_pods: bool,
+    /// Until when pods of two revisions of its template, which stand beside each other, count as a
+    /// rollout, where its controller does not say whether it rolls out; `None` where all are of one.
+    pub rollout_until: Option<Moment>,
+    /// There are more pods than are kept, some of its namespace among those left out: its count is
+    /// unknown.
+    pub is_cut: bool,
 }
 
 /// Devices by resource name (`nvidia.com/gpu`, `nvidia.com/mig-1g.10gb`) or, where they are

@@ -44,7 +44,6 @@
 //! | [`registry`] | every tracked trigger and its published snapshot |
 //! | [`tick`] | the loop of one trigger, and the shared readers of Prometheus, DCGM and gateways |
 //! | [`grpc`], [`proto`] | KEDA's contract, health, reflection, TLS; on a runtime of its own; the generated messages |
-//! | `token` | a file with a token, read anew at each use |
 //! | `listen` | the connections of both listeners: bounded, with room for the next one |
 //! | `token` | a token's file, read anew at each use by one reader at a time |
 //! | [`lead`], [`pair`] | who decides of several replicas; the leader's answers, state and writes between them |
@@ -115,6 +114,9 @@
 //!   is known: read from the HPA itself, since an API server drops what its version does not know;
 //!   shadow mode's answer is clamped too.
 //! - Counts that the Kubernetes API has not kept fresh for 30 s count as not read: they hold.
+//! - A target that only its `/scale` is read of does not say whether it rolls out: its pods' revisions
+//!   do, while one of the newer comes and for ten minutes after the last change. A partition or a
+//!   paused canary stands for days.
 //! - Whether an engine that answers is alive is judged in the decision alone, from its counters.
 
 pub mod clock;

@@ -49,7 +49,7 @@ pub fn observe(
         })
         .collect();
     let refuses = |engine: &Engine| engine.reading == Reading::Missing { why: Why::Refused };
-    let replicas = match workload.counted {
+    let mut replicas = match workload.counted {
         Counted::ByKubernetes => {
             let loads = |engine: &Engine, _: &Member| {
                 engine.phase == Phase::Ready
@@ -68,6 +68,7 @@ pub fn observe(
             count_answers(workload.replicas, &engines)
         }
     };
+    replicas.rollout |= workload.kubernetes.rollout_until.is_some_and(|until| now < until);
     Observation {
         replicas,
         engines,
@@ -213,6 +214,16 @@ mod tests {
             Moment(0),
         );
         assert_eq!((seen.replicas.spec, seen.replicas.ready), (Some(3), 2));
+    }
+
+    #[test]
+    fn two_revisions_are_a_rollout_until_they_have_stood_for_long() {
+        let mut workload = workload(Counted::ByKubernetes, Vec::new());
+        workload.kubernetes.rollout_until = Some(Moment(600_000));
+        let rolls_out =
+            |now_ms| observe(&workload, fresh, Around::default(), Moment(now_ms)).replicas.rollout;
+        assert!(rolls_out(599_999));
+        assert!(!rolls_out(600_000));
     }
 
     #[test]

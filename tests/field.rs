@@ -12,7 +12,8 @@
 //! - `tests/traces/`: told as data, one file a case (`found-…`: faults that were found here), replayed
 //!   through trigger metadata, freshness, observation and decision (`field/trace.rs` has the form).
 //! - `field/wire/`: about the wire, against a whole scaler on real sockets.
-//! - [`suite::ELSEWHERE`]: tested beside the part that they are about.
+//! - [`suite::ELSEWHERE`]: tested beside the part that they are about; so are second halves
+//!   ([`suite::HALVES`]).
 //! - [`suite::WAITING`]: not to be decided yet; shown as ignored, with what they wait for.
 //!
 //! Of F39, the loss of one of two scalers is `pair_leader_killed` of `tests/cluster`; of F110, what a server

@@ -383,35 +383,49 @@ fn alerts_ask_for_metrics_that_exist_and_promtool_takes_them() {
 /// join them nor fire twice.
 #[test]
 fn alerts_about_a_workload_take_both_replicas_together() {
-    let rules =
-        object("PrometheusRule", "manifests/components/prometheus-operator/alerts.yaml")["spec"]
-            .clone();
-    let series = |metric: &str, labels: &str, value: u32| {
-        ["a", "b"].map(|pod| {
-            let name = format!(
-                r#"ghostscaler_workload_{metric}{{namespace="team",name="llm",pod="{pod}"{labels}}}"#
-            );
-            json!({"series": name, "values": format!("{value}x120")})
-        })
-    };
-    let told = |alert: &str| {
+    let input = [
+        series("answered_replicas", "", "5x120"),
+        series("ready_replicas", "", "3x120"),
+        series("health", r#",state="degraded""#, "1x120"),
+        series("binding_rule", r#",rule="max""#, "1x120"),
+    ];
+    let alerts = ["GhostscalerBelowWanted", "GhostscalerDegraded", "GhostscalerAtMaximum"];
+    play(&input.concat(), &alerts.map(|alert| (alert, "1h", true)));
+}
+
+#[test]
+fn f88_replicas_that_do_not_come_are_an_alert_after_a_quarter_of_an_hour() {
+    // Ordered after five minutes; there after thirty.
+    let input =
+        [series("answered_replicas", "", "3x4 5x60"), series("ready_replicas", "", "3x29 5x60")];
+    let alert = "GhostscalerBelowWanted";
+    play(&input.concat(), &[(alert, "19m", false), (alert, "20m", true), (alert, "31m", false)]);
+}
+
+/// A metric of team/llm, as each of two replicas of the scaler exports it.
+fn series(metric: &str, labels: &str, values: &str) -> [Value; 2] {
+    ["a", "b"].map(|pod| {
+        let name = format!(
+            r#"ghostscaler_workload_{metric}{{namespace="team",name="llm",pod="{pod}"{labels}}}"#
+        );
+        json!({"series": name, "values": values})
+    })
+}
+
+/// Has promtool say which of these alerts stand when, by a sample a minute.
+fn play(input: &[Value], expected: &[(&str, &str, bool)]) {
+    let path = "manifests/components/prometheus-operator/alerts.yaml";
+    let rules = object("PrometheusRule", path)["spec"].clone();
+    let alerts = expected.iter().map(|(alert, at, stands)| {
         let labels = json!({"namespace": "team", "name": "llm", "severity": "warning"});
-        json!({"eval_time": "1h", "alertname": alert, "exp_alerts": [{"exp_labels": labels,
-            "exp_annotations": annotations(&rules, alert)}]})
-    };
-    let input: Vec<Value> = [
-        series("answered_replicas", "", 5),
-        series("ready_replicas", "", 3),
-        series("health", r#",state="degraded""#, 1),
-        series("binding_rule", r#",rule="max""#, 1),
-    ]
-    .concat();
-    let alerts =
-        ["GhostscalerBelowWanted", "GhostscalerDegraded", "GhostscalerAtMaximum"].map(told);
+        let told = json!({"exp_labels": labels, "exp_annotations": annotations(&rules, alert)});
+        let told = if *stands { vec![told] } else { Vec::new() };
+        json!({"eval_time": at, "alertname": alert, "exp_alerts": told})
+    });
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("rules.json"), rules.to_string()).unwrap();
-    let test = json!({"rule_files": ["rules.json"], "evaluation_interval": "1m",
-        "tests": [{"interval": "1m", "input_series": input, "alert_rule_test": alerts}]});
+    let test = json!({"rule_files": ["rules.json"], "evaluation_interval": "1m", "tests": [
+        {"interval": "1m", "input_series": input, "alert_rule_test": alerts.collect::<Vec<_>>()}]});
     let file = dir.path().join("test.json");
     fs::write(&file, test.to_string()).unwrap();
     match Command::new("promtool").args(["test", "rules"]).arg(&file).output() {

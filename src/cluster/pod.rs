@@ -21,7 +21,7 @@ const CRASH_LOOP_RESTARTS: i32 = 3;
 /// the kubelet writes the first one, false, with the start time (kubelet/status).
 const FIRST_CONDITION_MS: u64 = 5_000;
 /// A start that took longer is no start: a pod that lost its readiness has got it back.
-const LONGEST_START_MS: u64 = 4 * 3_600_000;
+pub(super) const LONGEST_START_MS: u64 = 4 * 3_600_000;
 
 /// A pod, reduced to what matters here.
 #[derive(Debug, Clone, PartialEq)]

@@ -38,12 +38,14 @@ impl Target {
     pub(super) fn from_deployment(deployment: &Deployment) -> Option<Target> {
         let spec = deployment.spec.as_ref()?;
         let status = deployment.status.as_ref();
+        // A rollout that is paused half-way stands until somebody resumes it, perhaps for days.
+        let is_paused = spec.paused == Some(true);
         Some(Target {
             spec: count(spec.replicas),
             rollout: is_behind(
                 deployment.metadata.generation,
                 status.and_then(|status| status.observed_generation),
-            ) || status.is_some_and(rolls_out),
+            ) || (status.is_some_and(rolls_out) && !is_paused),
             selector: PodSelector::from_object(&spec.selector),
             devices: of_template(&spec.template),
             refusal: status.and_then(refusal),
@@ -240,6 +242,22 @@ mod tests {
         assert_eq!(spec(json!(null)), Some(1));
         assert_eq!(spec(json!(0)), Some(0));
         assert_eq!(spec(json!(-1)), None);
+    }
+
+    #[test]
+    fn a_rollout_that_is_paused_half_way_is_none() {
+        let rolls_out = |paused: bool| {
+            let object = json!({
+                "metadata": {"name": "llm", "generation": 3},
+                "spec": {"replicas": 3, "paused": paused, "template": {},
+                    "selector": {"matchLabels": {"app": "llm"}}},
+                "status": {"observedGeneration": 3, "replicas": 4, "updatedReplicas": 1},
+            });
+            let read = Target::from_deployment(&serde_json::from_value(object).unwrap());
+            read.unwrap().rollout
+        };
+        assert!(rolls_out(false));
+        assert!(!rolls_out(true));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! Does no IO; an interruption removes nothing.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use kube::runtime::watcher;
@@ -13,16 +13,21 @@ use crate::decision::Moment;
 
 /// Most objects that are kept of one kind: twice the 50,000 pods that the memory is made for. With
 /// its share of the inventory a pod takes some 1.3 KiB, so the limit is 130 MiB.
-const MAX_OBJECTS: usize = 100_000;
+pub(super) const MAX_OBJECTS: usize = 100_000;
 
 /// The objects of one kind in one watched namespace, or in all.
 #[derive(Debug)]
 pub(super) struct Watched<T> {
     what: &'static str,
+    /// Most objects that are kept.
+    limit: usize,
     by_namespace: BTreeMap<Arc<str>, BTreeMap<Arc<str>, T>>,
     n_objects: usize,
-    /// Said that the limit is reached: what is left out comes again with each of its changes.
-    is_full: bool,
+    /// What is there and not kept. Beyond the limit of this too a namespace stands for its objects, with
+    /// an empty name, until the next list.
+    left_out: BTreeSet<ObjectKey>,
+    /// Said that something is left out.
+    is_told: bool,
     /// While a list runs: what the last one had and this one has not named yet.
     unnamed: Option<HashSet<ObjectKey>>,
     was_listed: bool,
@@ -32,20 +37,22 @@ pub(super) struct Watched<T> {
 #[derive(Debug)]
 struct Failing {
     since: Moment,
-    /// The API server answers, and does not allow it.
-    is_refused: bool,
+    /// Since when the API server answers, and does not allow it.
+    refused_since: Option<Moment>,
     /// The failure as logged, so that the same one is not logged at each try.
     message: String,
 }
 
 impl<T: PartialEq> Watched<T> {
     /// Nothing known yet. `what` names the kind in the log.
-    pub(super) fn new(what: &'static str) -> Watched<T> {
+    pub(super) fn new(what: &'static str, limit: usize) -> Watched<T> {
         Watched {
             what,
+            limit,
             by_namespace: BTreeMap::new(),
             n_objects: 0,
-            is_full: false,
+            left_out: BTreeSet::new(),
+            is_told: false,
             unnamed: None,
             was_listed: false,
             failing: None,
@@ -55,7 +62,9 @@ impl<T: PartialEq> Watched<T> {
     /// Takes one step; the namespace in which something changed goes to `changed`.
     pub(super) fn apply(&mut self, step: Step<T>, now: Moment, mut changed: impl FnMut(Arc<str>)) {
         match step {
-            Step::Begin => self.unnamed = Some(self.keys().collect()),
+            Step::Begin => {
+                self.unnamed = Some(self.keys().chain(self.left_out.iter().cloned()).collect())
+            }
             Step::Put(key, object) => {
                 if let Some(unnamed) = &mut self.unnamed {
                     unnamed.remove(&key);
@@ -100,7 +109,36 @@ impl<T: PartialEq> Watched<T> {
 
     /// Since when the API server has not allowed it.
     pub(super) fn refused_since(&self) -> Option<Moment> {
-        self.failing.as_ref().filter(|failing| failing.is_refused).map(|failing| failing.since)
+        self.failing.as_ref()?.refused_since
+    }
+
+    /// Whether no more objects are kept.
+    pub(super) fn is_full(&self) -> bool {
+        self.n_objects >= self.limit
+    }
+
+    /// Whether all that was named is kept.
+    pub(super) fn is_whole(&self) -> bool {
+        self.left_out.is_empty()
+    }
+
+    /// Whether all that was named of this namespace is kept.
+    pub(super) fn has_all_of(&self, namespace: &Arc<str>) -> bool {
+        let first = (Arc::clone(namespace), Arc::from(""));
+        self.left_out.range(first..).next().is_none_or(|(other, _)| other != namespace)
+    }
+
+    /// Makes room by leaving out all objects of a namespace.
+    pub(super) fn leave_out(&mut self, namespace: &Arc<str>) {
+        for name in self.by_namespace.remove(namespace).unwrap_or_default().into_keys() {
+            self.n_objects -= 1;
+            self.note_left_out(&(Arc::clone(namespace), name));
+        }
+    }
+
+    /// The namespaces in which there are objects.
+    pub(super) fn namespaces(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.by_namespace.keys()
     }
 
     /// One object.
@@ -132,44 +170,62 @@ impl<T: PartialEq> Watched<T> {
     }
 
     /// Whether this changed anything.
-    fn put(&mut self, (namespace, name): &ObjectKey, object: T) -> bool {
+    fn put(&mut self, key: &ObjectKey, object: T) -> bool {
+        let (namespace, name) = key;
         let objects = self.by_namespace.entry(Arc::clone(namespace)).or_default();
         if let Some(known) = objects.get_mut(name) {
             let is_changed = *known != object;
             *known = object;
             return is_changed;
         }
-        if self.n_objects >= MAX_OBJECTS {
-            if !std::mem::replace(&mut self.is_full, true) {
-                let what = self.what;
-                warn!(what, %namespace, %name, "left out, and more: {MAX_OBJECTS} are kept already");
+        if self.n_objects >= self.limit {
+            if objects.is_empty() {
+                self.by_namespace.remove(namespace);
             }
-            return false;
+            return self.note_left_out(key);
         }
         self.n_objects += 1;
         objects.insert(Arc::clone(name), object);
+        self.left_out.remove(key);
         true
     }
 
+    /// Whether it was not left out before.
+    fn note_left_out(&mut self, (namespace, name): &ObjectKey) -> bool {
+        let (what, limit) = (self.what, self.limit);
+        if !std::mem::replace(&mut self.is_told, true) {
+            warn!(what, %namespace, %name, "left out, and more: {limit} are kept already");
+        }
+        let is_listed = self.left_out.len() < limit;
+        let key = (Arc::clone(namespace), if is_listed { Arc::clone(name) } else { Arc::from("") });
+        if let Some(unnamed) = &mut self.unnamed {
+            unnamed.remove(&key);
+        }
+        self.left_out.insert(key)
+    }
+
     /// Whether this changed anything.
-    fn remove(&mut self, (namespace, name): &ObjectKey) -> bool {
+    fn remove(&mut self, key: &ObjectKey) -> bool {
+        let (namespace, name) = key;
         let Some(objects) = self.by_namespace.get_mut(namespace) else {
-            return false;
+            return self.left_out.remove(key);
         };
         let is_removed = objects.remove(name).is_some();
         if objects.is_empty() {
             self.by_namespace.remove(namespace);
         }
         self.n_objects -= usize::from(is_removed);
-        is_removed
+        self.left_out.remove(key) || is_removed
     }
 
     fn fails(&mut self, message: String, is_refused: bool, now: Moment) {
         let since = self.failing_since().unwrap_or(now);
+        // A server that has just come back may refuse for a moment.
+        let refused_since = is_refused.then(|| self.refused_since().unwrap_or(now));
         if self.failing.as_ref().is_none_or(|failing| failing.message != message) {
             warn!(what = self.what, error = message, "cannot read from the Kubernetes API");
         }
-        self.failing = Some(Failing { since, is_refused, message });
+        self.failing = Some(Failing { since, refused_since, message });
     }
 
     fn stands_again(&mut self) {

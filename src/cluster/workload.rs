@@ -7,15 +7,19 @@ use std::sync::Arc;
 
 use super::devices;
 use super::hpa::Autoscaler;
-use super::pod::{Obstacle, Pod};
+use super::pod::{LONGEST_START_MS, Obstacle, Pod};
 use super::scaled_object::ScaledObject;
 use super::target::Target;
-use crate::decision::{Phase, Replicas};
+use crate::decision::{Moment, Phase, Replicas};
 use crate::inventory::{Counted, Devices, Hpa, Kubernetes, Start, Workload, WorkloadKey};
 
 /// Labels by which a LeaderWorkerSet and an Argo Rollout tell the revisions of their template.
 const REVISIONS: [&str; 2] =
     ["leaderworkerset.sigs.k8s.io/template-revision-hash", "rollouts-pod-template-hash"];
+/// How long two revisions that stand beside each other count as a rollout after the last pod came or
+/// turned ready: what a Deployment's rollout is given to get on (`progressDeadlineSeconds`, by default
+/// 600). A partition or a paused canary has no end of its own, and would hold its GPUs for good.
+const ROLLOUT_REST_MS: u64 = 600_000;
 
 /// What was read of one workload.
 #[derive(Debug)]
@@ -30,6 +34,8 @@ pub(super) struct Parts<'a> {
     pub(super) start: Option<Start>,
     /// Ready replicas on nodes that are told to go.
     pub(super) n_leaving: usize,
+    /// Pods of its namespace were left out.
+    pub(super) is_cut: bool,
 }
 
 /// Something that scales a target.
@@ -47,7 +53,7 @@ pub(super) fn build<'a>(
     parts: &Parts<'_>,
     claim: impl Fn(&str) -> Option<&'a Arc<Devices>>,
 ) -> Workload {
-    let Parts { object, target, pods, scalers, start, n_leaving } = *parts;
+    let Parts { object, target, pods, scalers, start, n_leaving, is_cut } = *parts;
     let devices = devices(target, pods, claim);
     let (hpa, rivals) = scaled_by(&key.name, scalers);
     Workload {
@@ -55,10 +61,8 @@ pub(super) fn build<'a>(
         max: object.max,
         fallback_replicas: object.fallback_replicas,
         triggers: object.triggers.clone(),
-        replicas: Replicas {
-            rollout: target.is_some_and(|target| target.rollout) || has_revisions(pods),
-            ..replicas(target, pods, n_leaving)
-        },
+        // Where pods are left out, fewer than are there would be counted within what is ordered.
+        replicas: replicas(target.filter(|_| !is_cut), pods, n_leaving),
         members: pods.iter().map(|pod| pod.member.clone()).collect(),
         counted: Counted::ByKubernetes,
         gpus_per_replica: devices::whole(&devices),
@@ -72,6 +76,8 @@ pub(super) fn build<'a>(
             writer: target.and_then(|target| target.writer.clone()),
             refusal: target.and_then(|target| target.refusal.clone()),
             ranks_pods: pods.iter().any(|pod| pod.is_ranked),
+            rollout_until: rollout_until(pods),
+            is_cut,
         },
         key,
     }
@@ -158,17 +164,30 @@ fn replicas(target: Option<&Target>, pods: &[Cow<'_, Pod>], n_leaving: usize) ->
         unschedulable,
         crash_looping,
         leaving: u32::try_from(n_leaving).unwrap_or(u32::MAX).min(ready),
-        rollout: false,
+        rollout: target.is_some_and(|target| target.rollout),
     }
 }
 
-/// Whether pods of two revisions of one template stand, which is how a target rolls out that only its
-/// `/scale` is read of. Labels of single controllers: that of a ReplicaSet's template differs among the
-/// parts of one target too.
-fn has_revisions(pods: &[Cow<'_, Pod>]) -> bool {
+/// Until when pods of two revisions of one template are a rollout, which is how a target rolls out that only
+/// its `/scale` is read of; `None` where all are of one. Labels of single controllers: that of a
+/// ReplicaSet's template differs among the parts of one target too.
+fn rollout_until(pods: &[Cow<'_, Pod>]) -> Option<Moment> {
+    let revision = |pod: &Pod| REVISIONS.iter().find_map(|key| pod.labels.get(*key)).cloned();
     let stays = pods.iter().filter(|pod| pod.member.phase != Phase::Terminating);
-    let mut revisions =
-        stays.filter_map(|pod| REVISIONS.iter().find_map(|key| pod.labels.get(*key)));
-    let first = revisions.next();
-    revisions.any(|revision| Some(revision) != first)
+    let revised: Vec<_> = stays.filter_map(|pod| Some((revision(pod)?, pod))).collect();
+    let (newest, _) = revised.iter().max_by_key(|(_, pod)| pod.member.created_at)?;
+    if revised.iter().all(|(revision, _)| revision == newest) {
+        return None;
+    }
+    let moves = revised.iter().filter_map(|(revision, pod)| {
+        let (created_at, is_newest) = (pod.member.created_at?, revision == newest);
+        let comes = pod.member.phase == Phase::Starting && pod.obstacle.is_none();
+        Some(if is_newest && comes {
+            created_at.plus_millis(LONGEST_START_MS)
+        } else {
+            let ready_at = pod.member.ready_at.filter(|_| is_newest);
+            created_at.max(ready_at.unwrap_or(created_at)).plus_millis(ROLLOUT_REST_MS)
+        })
+    });
+    moves.max()
 }

@@ -1,6 +1,7 @@
 //! Everything that was read from the cluster, and the inventory that it makes.
 //!
-//! Does no IO and reads no clock. A publication costs what the changed namespaces hold.
+//! Does no IO and reads no clock. A step costs what the changed namespaces hold, and a copy of the map of all
+//! workloads where one of them is different.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
@@ -16,8 +17,8 @@ use super::scale::Read;
 use super::scaled_object::{Chosen, ScaledObject, TargetKind, TargetRef};
 use super::selector::{Labels, PodSelector};
 use super::target::Target;
-use super::watch::{Change, Step, Update};
-use super::watched::Watched;
+use super::watch::{Change, ObjectKey, Step, Update};
+use super::watched::{MAX_OBJECTS, Watched};
 use super::workload::{self, Parts, Scaler};
 use crate::decision::Moment;
 use crate::inventory::{Devices, Inventory, Room, Workload, WorkloadKey};
@@ -67,7 +68,7 @@ impl World {
         let names = if namespaces.is_empty() { &all } else { namespaces };
         World {
             scopes: names.iter().map(Scope::new).collect(),
-            nodes: Watched::new("nodes"),
+            nodes: Watched::new("nodes", MAX_OBJECTS),
             leaving: BTreeSet::new(),
             is_whole: namespaces.is_empty(),
             room_is_old: false,
@@ -84,7 +85,9 @@ impl World {
             // Most pods have no device, and most changes of one move none.
             self.room_is_old |=
                 self.is_whole && matches!(&change, Change::Pod(step) if scope.moves_devices(step));
+            let was_whole = scope.pods.is_whole();
             scope.apply(change, now);
+            self.room_is_old |= self.is_whole && scope.pods.is_whole() != was_whole;
         }
     }
 
@@ -155,7 +158,9 @@ impl World {
     /// A watched namespace counts once all its lists were read: before that, a workload without
     /// pods would look like one that has none.
     pub(super) fn rebuild(&mut self) -> Rebuilt {
-        let mut inventory = Inventory::clone(&self.published);
+        let (synced, unread, stale) = (self.is_synced(), self.unread(), self.stale());
+        let room = std::mem::take(&mut self.room_is_old).then(|| self.room());
+        let published = &mut self.published;
         let mut is_different = false;
         let mut wanted = Vec::new();
         for (index, scope) in self.scopes.iter_mut().enumerate() {
@@ -164,29 +169,27 @@ impl World {
             }
             for namespace in std::mem::take(&mut scope.changed) {
                 let targets = scope.keep_scales(&namespace);
-                let built = scope.workloads(&namespace, &inventory.workloads, &self.leaving);
-                is_different |= replace(&mut inventory.workloads, &namespace, built);
+                let built = scope.workloads(&namespace, &published.workloads, &self.leaving);
+                is_different |= replace(published, &namespace, built);
                 wanted.push(WantedScales { scope: index, namespace, targets });
             }
             scope.forget_unused();
         }
-        if std::mem::take(&mut self.room_is_old) {
-            let room = self.room();
-            is_different |= room != inventory.room;
-            inventory.room = room;
+        if let Some(room) = room.filter(|room| *room != published.room) {
+            Arc::make_mut(published).room = room;
+            is_different = true;
         }
-        inventory.synced = self.is_synced();
-        inventory.unread = self.unread();
-        inventory.stale = self.stale();
-        is_different |= inventory.synced != self.published.synced
-            || inventory.unread != self.published.unread
-            || inventory.stale != self.published.stale;
-        self.published = Arc::new(inventory);
-        Rebuilt { inventory: is_different.then(|| Arc::clone(&self.published)), scales: wanted }
+        if (synced, &unread, &stale) != (published.synced, &published.unread, &published.stale) {
+            let inventory = Arc::make_mut(published);
+            (inventory.synced, inventory.unread, inventory.stale) = (synced, unread, stale);
+            is_different = true;
+        }
+        Rebuilt { inventory: is_different.then(|| Arc::clone(published)), scales: wanted }
     }
 
     fn room(&self) -> BTreeMap<Arc<str>, Room> {
-        let pods = self.is_whole.then(|| self.scopes.iter().flat_map(|scope| scope.pods.all()));
+        let is_whole = self.is_whole && self.scopes.iter().all(|scope| scope.pods.is_whole());
+        let pods = is_whole.then(|| self.scopes.iter().flat_map(|scope| scope.pods.all()));
         devices::room(self.nodes.of(""), pods)
     }
 
@@ -238,12 +241,12 @@ impl Scope {
         Scope {
             name: Arc::clone(name),
             is_given_up: false,
-            scaled_objects: Watched::new("ScaledObjects"),
-            deployments: Watched::new("Deployments"),
-            stateful_sets: Watched::new("StatefulSets"),
-            pods: Watched::new("pods"),
-            hpas: Watched::new("HPAs"),
-            claims: Watched::new("resource claims"),
+            scaled_objects: Watched::new("ScaledObjects", MAX_OBJECTS),
+            deployments: Watched::new("Deployments", MAX_OBJECTS),
+            stateful_sets: Watched::new("StatefulSets", MAX_OBJECTS),
+            pods: Watched::new("pods", MAX_OBJECTS),
+            hpas: Watched::new("HPAs", MAX_OBJECTS),
+            claims: Watched::new("resource claims", MAX_OBJECTS),
             scales: HashMap::new(),
             labels: HashSet::new(),
             devices: HashSet::new(),
@@ -253,6 +256,9 @@ impl Scope {
     }
 
     fn apply(&mut self, change: Change, now: Moment) {
+        if let Change::Pod(Step::Put(key, _)) = &change {
+            self.make_room(key);
+        }
         let changed = |namespace: Arc<str>| {
             self.changed.insert(namespace);
         };
@@ -287,6 +293,19 @@ impl Scope {
         {
             self.is_given_up = true;
             warn!(namespace = %self.name, "its workloads are unknown: they may not be read");
+        }
+    }
+
+    /// For a pod of a namespace with ScaledObjects those of one without any give way.
+    fn make_room(&mut self, (namespace, name): &ObjectKey) {
+        let scales = |namespace: &str| self.scaled_objects.of(namespace).next().is_some();
+        let fits = !self.pods.is_full() || self.pods.get(namespace, name).is_some();
+        if fits || !scales(namespace) {
+            return;
+        }
+        let foreign = self.pods.namespaces().find(|other| !scales(other)).cloned();
+        if let Some(foreign) = foreign {
+            self.pods.leave_out(&foreign);
         }
     }
 
@@ -373,6 +392,7 @@ impl Scope {
         let groups = Groups::among(all());
         let pods = assign(&selectors, all()).into_iter().map(|chosen| groups.replicas(chosen));
         let scalers = self.scalers(namespace);
+        let is_cut = !self.pods.has_all_of(namespace);
         let leaves = |pod: &Pod| groups.nodes(pod).any(|node| leaving.contains(node));
         objects
             .iter()
@@ -384,7 +404,8 @@ impl Scope {
                 let scalers = scalers.get(&object.target).map_or(&[][..], Vec::as_slice);
                 let claim = |name: &str| self.claims.get(namespace, name);
                 let n_leaving = pods.iter().filter(|pod| pod.is_ready() && leaves(pod)).count();
-                let parts = Parts { object, target, pods: &pods, scalers, start, n_leaving };
+                let parts =
+                    Parts { object, target, pods: &pods, scalers, start, n_leaving, is_cut };
                 workload::build(key, &parts, claim)
             })
             .collect()
@@ -458,32 +479,29 @@ fn assign<'a>(
 }
 
 /// Puts a namespace's workloads in the place of its former ones, keeping those that are the same;
-/// whether any is not.
-fn replace(
-    workloads: &mut BTreeMap<WorkloadKey, Arc<Workload>>,
-    namespace: &Arc<str>,
-    built: Vec<Workload>,
-) -> bool {
+/// whether any is not. Where none is, the inventory is not copied.
+fn replace(published: &mut Arc<Inventory>, namespace: &Arc<str>, built: Vec<Workload>) -> bool {
     let first = WorkloadKey { namespace: Arc::clone(namespace), name: Arc::from("") };
     let kept: BTreeSet<&Arc<str>> = built.iter().map(|workload| &workload.key.name).collect();
-    let gone: Vec<WorkloadKey> = workloads
-        .range(first..)
-        .map(|(key, _)| key)
+    let known = published.workloads.range(first..).map(|(key, _)| key);
+    let gone: Vec<WorkloadKey> = known
         .take_while(|key| key.namespace == *namespace)
         .filter(|key| !kept.contains(&key.name))
         .cloned()
         .collect();
-    let mut is_different = !gone.is_empty();
+    let is_new = |built: &Workload| {
+        published.workloads.get(&built.key).is_none_or(|known| **known != *built)
+    };
+    let new: Vec<Workload> = built.into_iter().filter(is_new).collect();
+    if gone.is_empty() && new.is_empty() {
+        return false;
+    }
+    let workloads = &mut Arc::make_mut(published).workloads;
     for key in gone {
         workloads.remove(&key);
     }
-    for workload in built {
-        if workloads.get(&workload.key).is_none_or(|known| **known != workload) {
-            is_different = true;
-            workloads.insert(workload.key.clone(), Arc::new(workload));
-        }
-    }
-    is_different
+    workloads.extend(new.into_iter().map(|workload| (workload.key.clone(), Arc::new(workload))));
+    true
 }
 
 #[cfg(test)]

@@ -268,7 +268,7 @@ impl Snapshot {
             answered.zip(workload.spec).map(|(want, current)| Hpa::new(current, want, its_hpa));
         let cluster = known
             .filter(|known| known.counted == Counted::ByKubernetes)
-            .map(|known| Cluster::new(known, inventory, answered));
+            .map(|known| Cluster::new(known, inventory, answered, now));
         Snapshot {
             triggers,
             hpa,
@@ -308,14 +308,19 @@ impl Hpa {
 }
 
 impl Cluster {
-    fn new(known: &inventory::Workload, inventory: &Inventory, answered: Option<u32>) -> Cluster {
+    fn new(
+        known: &inventory::Workload,
+        inventory: &Inventory,
+        answered: Option<u32>,
+        now: Moment,
+    ) -> Cluster {
         let devices = &*known.kubernetes.devices;
         let room = |name: &Arc<str>| Some((Arc::clone(name), *inventory.room.get(name)?));
         Cluster {
             devices: devices.clone(),
             room: devices.keys().filter_map(room).collect(),
             start: known.kubernetes.start,
-            said: words::cluster(known, inventory, answered),
+            said: words::cluster(known, inventory, answered, now),
         }
     }
 }

@@ -19,6 +19,7 @@ version=k8s.io/component-base/version
 definitions="
 sigs.k8s.io/lws@v0.9.0 config/crd/bases/*leaderworkersets.yaml
 github.com/kserve/kserve@v0.19.0 config/crd/minimal/*inferenceservices.yaml config/crd/minimal/llmisvc/*inferenceservices.yaml
+github.com/kedacore/http-add-on@v0.15.0 config/crd/bases/*_interceptorroutes.yaml
 github.com/prometheus-operator/prometheus-operator@v0.85.0 example/prometheus-operator-crd/*_servicemonitors.yaml example/prometheus-operator-crd/*_prometheusrules.yaml
 "
 programs="etcd kube-apiserver kube-controller-manager kube-scheduler kubectl kwok keda-operator keda-adapter"

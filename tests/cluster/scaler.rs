@@ -39,6 +39,8 @@ pub(crate) struct Setup {
     /// Started as in a pod instead, without a kubeconfig.
     pub(crate) in_pod: Option<InPod>,
     pub(crate) namespace: String,
+    /// It watches all namespaces, as without a flag, and not this one alone.
+    pub(crate) watches_all: bool,
     pub(crate) dir: PathBuf,
     pub(crate) grpc: u16,
     pub(crate) http: u16,
@@ -76,6 +78,7 @@ impl Setup {
         let setup = Setup {
             kubeconfig,
             namespace,
+            watches_all: false,
             dir,
             grpc,
             http,
@@ -121,7 +124,10 @@ impl Setup {
     /// Starts it and waits until it is ready.
     pub(crate) async fn start(&self) -> Scaler {
         let mut command = self.program();
-        command.args(["--namespace", &self.namespace, "--log-format", "json"]).args(&self.flags);
+        if !self.watches_all {
+            command.args(["--namespace", &self.namespace]);
+        }
+        command.args(["--log-format", "json"]).args(&self.flags);
         command.envs(self.environment.iter().map(|(key, value)| (key, value)));
         command.arg("--config").arg(self.dir.join("config.yaml"));
         match &self.replica {

@@ -32,7 +32,7 @@ pub(crate) type Play = for<'a> fn(&'a mut Scene) -> Pin<Box<dyn Future<Output = 
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
-    /// It stops a part of the cluster, so that only such may run beside it.
+    /// It stops a part of the cluster, or has a say in every namespace, so that only such may run beside it.
     pub(crate) breaks: bool,
     /// It takes so long that it runs only when asked for by `--ignored`.
     pub(crate) is_long: bool,
@@ -88,6 +88,12 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         "role_bindings",
         "as in a pod with the rights for two namespaces, and no load on the API server",
         rights::role_bindings
+    ),
+    scenario!(
+        "all_namespaces",
+        "one scaler of all namespaces scales in two, with nodes and all that is on them",
+        rights::all_namespaces,
+        breaks
     ),
     scenario!("external", "external works as external-push does", basics::external),
     scenario!(

@@ -1,7 +1,9 @@
 //! Steps of watches in, inventories out.
 
+mod limits;
 mod nodes;
 mod reads;
+mod revisions;
 
 use std::net::IpAddr;
 
@@ -84,6 +86,15 @@ fn pod(name: &str, app: &str, phase: Phase, obstacle: Option<Obstacle>) -> Chang
         is_ranked: false,
     };
     Change::Pod(Step::Put(key(name), pod))
+}
+
+/// A node of eight GPUs with this spec.
+fn node_that(name: &str, spec: &serde_json::Value) -> Change {
+    let node = serde_json::json!({"metadata": {"name": name}, "spec": spec, "status": {
+        "conditions": [{"type": "Ready", "status": "True"}],
+        "allocatable": {"nvidia.com/gpu": "8"}}});
+    let node = Node::from_object(&serde_json::from_value(node).unwrap()).unwrap();
+    Change::Node(Step::Put(("".into(), name.into()), node))
 }
 
 fn rebuild(world: &mut World) -> Arc<Inventory> {
@@ -177,37 +188,6 @@ fn pods_go_to_every_target_that_selects_them_ordered_by_name() {
     assert_eq!(members("not-a"), ["x", "y"]);
     assert!(members("none").is_empty());
     assert_eq!(workload(&inventory, "a").gpus_per_replica, Some(2));
-}
-
-#[test]
-fn pods_of_two_revisions_are_a_rollout_of_a_target_that_does_not_say_so() {
-    let engine = TargetRef {
-        kind: TargetKind::Other {
-            api_version: "leaderworkerset.x-k8s.io/v1".into(),
-            kind: "LeaderWorkerSet".into(),
-        },
-        name: "llm".into(),
-    };
-    let of_revision = |name: &str, revision: &str, phase: Phase| {
-        let revision = revision.to_owned();
-        let mut change = pod(name, "llm", phase, None);
-        if let Change::Pod(Step::Put(_, pod)) = &mut change {
-            let key = "leaderworkerset.sigs.k8s.io/template-revision-hash".to_owned();
-            Arc::make_mut(&mut pod.labels).insert(key, revision);
-        }
-        change
-    };
-    let mut world = listed();
-    apply(&mut world, scaled_object_of("llm", engine.clone()));
-    rebuild(&mut world);
-    world.apply_scale(0, &"ns".into(), engine, Read::There(target(2, "app=llm")));
-    apply(&mut world, of_revision("llm-0", "old", Phase::Ready));
-    apply(&mut world, of_revision("llm-1", "old", Phase::Ready));
-    assert!(!workload(&rebuild(&mut world), "llm").replicas.rollout);
-    apply(&mut world, of_revision("llm-1", "new", Phase::Starting));
-    assert!(workload(&rebuild(&mut world), "llm").replicas.rollout);
-    apply(&mut world, of_revision("llm-0", "old", Phase::Terminating));
-    assert!(!workload(&rebuild(&mut world), "llm").replicas.rollout, "the last old one goes");
 }
 
 #[test]

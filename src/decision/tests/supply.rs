@@ -80,7 +80,7 @@ fn replicas_that_cannot_be_placed_stop_further_orders() {
 }
 
 #[test]
-fn replicas_that_start_again_and_again_stop_further_orders() {
+fn f78_replicas_that_start_again_and_again_stop_further_orders() {
     let mut bench = Bench::new(1).deaf();
     bench.seen.replicas.spec = Some(2);
     bench.seen.replicas.crash_looping = 1;

@@ -89,7 +89,12 @@ fn goes(current: u32, next: u32, to: u32, known: Option<&Hpa>) -> String {
 /// What of Kubernetes matters to whoever looks at a workload, one sentence each; `answered` is the
 /// count that KEDA is given.
 #[must_use]
-pub fn cluster(workload: &Workload, inventory: &Inventory, answered: Option<u32>) -> Vec<String> {
+pub fn cluster(
+    workload: &Workload,
+    inventory: &Inventory,
+    answered: Option<u32>,
+    now: Moment,
+) -> Vec<String> {
     let kubernetes = &workload.kubernetes;
     let mut sentences: Vec<String> = kubernetes
         .devices
@@ -98,6 +103,20 @@ pub fn cluster(workload: &Workload, inventory: &Inventory, answered: Option<u32>
         .collect();
     sentences.extend(pauses(kubernetes, workload.paused));
     sentences.extend(refused(workload));
+    if kubernetes.is_cut {
+        sentences.push(
+            "there are more pods than are kept, and some of this namespace are left out: its count \
+             is unknown and nothing goes down; give --namespace for fewer"
+                .to_owned(),
+        );
+    }
+    if kubernetes.rollout_until.is_some_and(|until| until <= now) {
+        sentences.push(
+            "pods of two revisions stand beside each other and none has moved for long: no rollout \
+             any more, so steps down go on"
+                .to_owned(),
+        );
+    }
     for rival in &kubernetes.rivals {
         sentences.push(format!(
             "{rival} scales the same target: two autoscalers fight, so delete one of them"
@@ -257,7 +276,7 @@ mod tests {
         let devices: Devices = devices.map(|(name, count)| (name.into(), count)).into();
         workload.kubernetes.devices = devices.into();
         let mut inventory = Inventory::default();
-        let said = |inventory: &Inventory| cluster(&workload, inventory, Some(3));
+        let said = |inventory: &Inventory| cluster(&workload, inventory, Some(3), Moment(0));
         let plain =
             ["a replica asks for 2 nvidia.com/gpu", "a replica asks for 1 nvidia.com/mig-1g.10gb"];
         assert_eq!(said(&inventory), plain);
@@ -274,7 +293,7 @@ mod tests {
     fn what_stands_in_the_way_of_an_answer_is_told_with_the_remedy() {
         let mut workload = workload("a", "b");
         let said = |workload: &Workload, answered| {
-            cluster(workload, &Inventory::default(), Some(answered)).join("\n")
+            cluster(workload, &Inventory::default(), Some(answered), Moment(1_000)).join("\n")
         };
         assert_eq!(said(&workload, 3), "");
         let kubernetes = &mut workload.kubernetes;
@@ -282,12 +301,16 @@ mod tests {
         kubernetes.rivals = vec!["HorizontalPodAutoscaler/by-hand".to_owned()];
         kubernetes.writer = Some("argocd-controller".into());
         kubernetes.refusal = Some("exceeded quota: team-a".into());
+        kubernetes.is_cut = true;
+        kubernetes.rollout_until = Some(Moment(1_000));
         workload.replicas.unschedulable = 2;
         let all = said(&workload, 5);
         for part in [
             "paused-scale-in: nothing goes down",
             "paused-scale-out: nothing goes up",
             "set and remove the annotation",
+            "some of this namespace are left out: its count is unknown",
+            "pods of two revisions stand beside each other and none has moved",
             "2 of the 3 ordered are refused by the API server: exceeded quota: team-a",
             "HorizontalPodAutoscaler/by-hand scales the same target",
             "argocd-controller has set the target's replicas",
@@ -295,5 +318,7 @@ mod tests {
             assert!(all.contains(part), "{part}: {all}");
         }
         assert!(!said(&workload, 3).contains("argocd"), "3 are ordered, and 3 answered");
+        workload.kubernetes.rollout_until = Some(Moment(1_001));
+        assert!(!said(&workload, 3).contains("two revisions"), "a rollout, and told as its rule");
     }
 }

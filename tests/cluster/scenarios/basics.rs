@@ -73,7 +73,8 @@ pub(crate) async fn dead_band(scene: &mut Scene) {
 
 /// The pool has three GPUs: what is Pending is not asked for again and again.
 pub(crate) async fn pending(scene: &mut Scene) {
-    let scaled = scene.scaled(1, 20);
+    const MAX: u32 = 20;
+    let scaled = scene.scaled(1, MAX);
     scene.begin(&Target::new(1).pool("small"), &scaled).await;
     scene.load(3.0 * FOUR_REPLICAS).await;
     scene
@@ -82,6 +83,7 @@ pub(crate) async fn pending(scene: &mut Scene) {
         })
         .await;
     let ordered = scene.until("pods are known to be Pending", 60, |now| now.spec > now.ready).await;
+    assert!(ordered.spec < Some(MAX), "more could be ordered: {ordered}");
     scene.stays("nothing is ordered beyond it", 60, |now| now.want <= ordered.spec).await;
     scene.load(0.0).await;
     scene.until("they are given back", 300, |now| now.spec <= Some(SMALL_POOL_GPUS)).await;

@@ -1,5 +1,7 @@
 //! What people and pipelines do to a workload while it is under load.
 
+use serde_json::Value;
+
 use crate::objects::Target;
 use crate::scene::Scene;
 use crate::timeline::Sample;
@@ -39,18 +41,44 @@ pub(crate) async fn two_triggers(scene: &mut Scene) {
     scene.until("the larger wins", 120, |now| now.spec >= Some(2)).await;
 }
 
+/// The load ends and a step down is due: what an edit forgets makes it wait anew, and what a wrong value
+/// does not freeze lets it come.
 pub(crate) async fn edited(scene: &mut Scene) {
-    let peak = at_a_peak(scene, &Target::new(1), 8).await;
-    let edit = scene.scaled(1, 9).with("ghostHold", "1h").with("sloTtft", "3s");
+    let scaled = scene.scaled(1, 8).with("targetInFlight", "2").with("ghostHold", "90s");
+    scene.begin(&Target::new(1), &scaled).await;
+    scene.load(THREE_REPLICAS).await;
+    let several = |now: &Sample| now.spec >= Some(4) && now.spec == now.ready;
+    let peak = scene.until("several serve", 180, several).await.spec;
+    scene.load(0.0).await;
+    let before = told(scene, "a step down is due", "/decision/next/down_in_ms", |ms| ms <= 60_000);
+    let before = before.await;
+    let edit = scene.scaled(1, 9).with("targetInFlight", "2").with("ghostHold", "90s");
+    let edit = edit.with("sloTtft", "3s");
     scene.scale_with(&edit);
-    scene.stays("the edit moves nothing", 45, |now| now.spec >= peak).await;
-    let typo = edit.clone().with("sloTtft", "soon");
-    scene.scale_with(&typo);
-    scene.stays("a wrong value freezes the count", 40, |now| now.spec >= peak).await;
+    told(scene, "the edit is in force", "/policy/slo_ttft_ms", |ms| ms == 3_000).await;
+    let after = told(scene, "and the step as due as before", "/decision/next/down_in_ms", |_| true);
+    let after = after.await;
+    assert!(after <= before, "an edit forgets no evidence: {before} ms before, {after} ms after");
+    scene.scale_with(&edit.clone().with("sloTtft", "soon"));
+    // The rest of the hold, and a sync of the HPA.
+    scene.stays("a wrong value freezes the count", 90, |now| now.spec == peak).await;
     let events = scene.kubectl().run(&["get", "events", "-n", &scene.namespace, "-o", "yaml"]);
     assert!(events.contains("sloTtft"), "the event names the key:\n{events}");
     scene.scale_with(&edit);
-    scene.stays("corrected, and still nothing moves", 30, |now| now.spec >= peak).await;
+    scene.until("corrected, it goes down", 240, |now| now.spec == Some(1)).await;
+}
+
+/// Waits until this number of the scaler's answer is so; gives it.
+async fn told(scene: &mut Scene, what: &str, at: &str, is: impl Fn(u64) -> bool) -> u64 {
+    for _ in 0..150 {
+        let number = scene.snapshot().await.pointer(at).and_then(Value::as_u64);
+        if let Some(number) = number.filter(|number| is(*number)) {
+            scene.timeline.say(&format!("{what}: {number}"));
+            return number;
+        }
+        scene.wait(1).await;
+    }
+    panic!("within 150 s: {what}; now {}", scene.snapshot().await);
 }
 
 pub(crate) async fn paused(scene: &mut Scene) {
@@ -58,20 +86,24 @@ pub(crate) async fn paused(scene: &mut Scene) {
     let scaled = scene.scaled(1, 8).with("ghostHold", "10s");
     scene.scale_with(&scaled.clone().paused(true));
     scene.load(0.0).await;
+    scene.until("fewer are wanted", 150, |now| now.want < peak).await;
     scene.stays("paused, nothing moves", 45, |now| now.spec == peak).await;
     scene.scale_with(&scaled);
     scene.until("resumed, it goes down", 240, |now| now.spec == Some(1)).await;
 }
 
+/// Nothing asks for the count that is found, but that it is there.
 pub(crate) async fn deleted(scene: &mut Scene) {
     let peak = at_a_peak(scene, &Target::new(1), 8).await;
     let words = ["delete", "scaledobject", "llm", "-n", &scene.namespace];
     scene.kubectl().run(&words);
     scene.timeline.say("ScaledObject deleted");
     scene.stays("nothing moves", 25, |now| now.spec == peak).await;
-    let again = scene.scaled(1, 8).with("ghostHold", "1h");
+    scene.load(0.0).await;
+    let again = scene.scaled(1, 8).with("ghostHold", "60s");
     scene.scale_with(&again);
-    scene.stays("adopted again as it is", 45, |now| now.spec >= peak).await;
+    scene.stays("adopted again as it is", 50, |now| now.spec == peak).await;
+    scene.until("it goes down by evidence", 240, |now| now.spec == Some(1)).await;
 }
 
 /// The load ends as it begins: by its evidence all but one would go long before it is over.

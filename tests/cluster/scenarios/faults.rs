@@ -11,6 +11,10 @@ use crate::timeline::Sample;
 const THREE_REPLICAS: f64 = 3.5;
 /// Until the engines' capacity is learned the queue may ask for more than that.
 const MAX: u32 = 6;
+/// Long enough that silence taken for idleness would let replicas go: a minute's mean, [`SHORT_HOLD`] and
+/// a sync of the HPA.
+const SILENCE_S: u64 = 110;
+const SHORT_HOLD: &str = "15s";
 
 /// Under load with everything ready, and nothing let go meanwhile; the count.
 async fn at_a_peak(scene: &mut Scene) -> Option<u32> {
@@ -34,6 +38,14 @@ fn standing(scene: &Scene, max: u32) -> Scaled {
     scaled.with("ghostHold", "1h").with("zeroAfter", "never")
 }
 
+/// With a hold so short that whatever looks like idleness lets go; what the load needs by itself then.
+async fn settled(scene: &mut Scene, scaled: Scaled) -> Option<u32> {
+    scene.scale_with(&scaled.with("ghostHold", SHORT_HOLD));
+    scene.wait(90).await;
+    let several = |now: &Sample| now.spec > Some(1) && now.spec == now.ready;
+    scene.until("what the load needs is there", 60, several).await.spec
+}
+
 /// The loop still moves: to a floor above whatever was reached before.
 async fn still_works(scene: &mut Scene) {
     let higher = standing(scene, MAX + 2);
@@ -54,10 +66,11 @@ pub(crate) async fn scaler_restart(scene: &mut Scene) {
 }
 
 pub(crate) async fn engines_hang(scene: &mut Scene) {
-    let peak = at_a_peak(scene).await;
+    at_a_peak(scene).await;
+    let standing = settled(scene, standing(scene, MAX)).await;
     scene.engines.signal("STOP");
     scene.timeline.say("all engines hang");
-    scene.stays("no replica is lost", 60, |now| now.spec >= peak).await;
+    scene.stays("no replica is lost", SILENCE_S, |now| now.spec >= standing).await;
     scene.engines.signal("CONT");
     scene.timeline.say("they go on");
     scene.until("the inputs are whole again", 60, |now| now.health.as_deref() == Some("ok")).await;
@@ -71,15 +84,17 @@ pub(crate) async fn prometheus_outage(scene: &mut Scene) {
     scene.load(THREE_REPLICAS).await;
     scene.until("more than one is ordered", 120, |now| now.spec > Some(1)).await;
     let is_settled = |now: &Sample| now.spec == now.ready && now.in_flight < 16;
-    let peak = scene.until("the queue is served", 240, is_settled).await.spec;
+    scene.until("the queue is served", 240, is_settled).await;
+    let standing = settled(scene, scaled).await;
     prometheus.kill();
     scene.timeline.say("Prometheus killed");
-    scene.until("it is missed", 90, |now| now.health.as_deref() == Some("degraded")).await;
-    scene.stays("no replica is lost", 45, |now| now.spec >= peak).await;
+    scene.stays("no replica is lost", SILENCE_S, |now| now.spec >= standing).await;
+    let missed = |now: &Sample| now.health.as_deref() == Some("degraded");
+    scene.until("it is missed", 10, missed).await;
     prometheus.start_again();
     scene.timeline.say("Prometheus again");
     scene.until("the inputs are whole again", 120, |now| now.health.as_deref() == Some("ok")).await;
-    scene.stays("nor after its start", 20, |now| now.spec >= peak).await;
+    scene.stays("nor after its start", 20, |now| now.spec >= standing).await;
 }
 
 /// As when its node is lost: the order stands, nothing is scaled for it, and it is said.

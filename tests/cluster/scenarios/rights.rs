@@ -1,6 +1,7 @@
-//! A scaler that may read two namespaces of three that it is told, and nothing of the cluster as a whole.
+//! A scaler that may read two namespaces of three that it is told, and nothing of the cluster as a whole; and
+//! one as the manifests start it, of all namespaces.
 //!
-//! Must be given its rights by the commands that the manifests name.
+//! Must be given its rights by the commands that the manifests name, or by their own bindings.
 
 use std::fs;
 use std::sync::Arc;
@@ -54,6 +55,28 @@ pub(crate) async fn role_bindings(scene: &mut Scene) {
     second.close().await;
     asks_for_no_more(scene);
     scene.kubectl().run(&["delete", "namespace", CLOSED, "--wait=false"]);
+}
+
+/// Started without a namespace it scales in each, and knows the room on the nodes.
+pub(crate) async fn all_namespaces(scene: &mut Scene) {
+    let mut second = Scene::open("all_namespaces_second", Arc::clone(&scene.plane)).await;
+    scene.setup.watches_all = true;
+    let scaled = scene.scaled(1, 6).with("targetInFlight", "2").with("ghostHold", "20s");
+    second.deploy(&Target::new(1)).await;
+    second.scale_with(&scaled);
+    scene.begin(&Target::new(1), &scaled).await;
+    for both in [&mut *scene, &mut second] {
+        both.load(THREE_REPLICAS).await;
+        both.until("more than one is ordered", 120, |now| now.spec > Some(1)).await;
+    }
+    let snapshot = scene.snapshot().await;
+    let room = &snapshot["cluster"]["room"]["nvidia.com/gpu"];
+    assert!(room["requested"].as_u64() >= Some(2), "its own pods at least: {snapshot}");
+    for both in [&mut *scene, &mut second] {
+        both.load(0.0).await;
+        both.until("one is left", 300, |now| now.spec == Some(1)).await;
+    }
+    second.close().await;
 }
 
 /// A RoleBinding in each namespace to the manifests' ClusterRole.

@@ -2,15 +2,6 @@
 
 use super::*;
 
-/// A node of eight GPUs with this spec.
-fn node_that(name: &str, spec: &serde_json::Value) -> Change {
-    let node = serde_json::json!({"metadata": {"name": name}, "spec": spec, "status": {
-        "conditions": [{"type": "Ready", "status": "True"}],
-        "allocatable": {"nvidia.com/gpu": "8"}}});
-    let node = Node::from_object(&serde_json::from_value(node).unwrap()).unwrap();
-    Change::Node(Step::Put(("".into(), name.into()), node))
-}
-
 #[test]
 fn f79_ready_pods_on_a_node_that_is_told_to_go_are_leaving() {
     let mut world = listed();

@@ -59,6 +59,30 @@ fn an_api_server_that_does_not_answer_is_waited_for() {
 }
 
 #[test]
+fn a_server_that_comes_back_and_refuses_for_a_moment_is_not_given_up_on() {
+    let mut world = World::new(&["ns".into(), "slow".into()]);
+    for change in [
+        Change::ScaledObject(Step::Done),
+        Change::Deployment(Step::Done),
+        Change::StatefulSet(Step::Done),
+        Change::Pod(Step::Done),
+    ] {
+        apply(&mut world, change);
+    }
+    let fail = |world: &mut World, error, at| {
+        let change = Change::Pod(Step::Failed(error));
+        world.apply(Update { scope: 1, change }, NOW.plus_millis(at));
+        world.is_synced()
+    };
+    assert!(!fail(&mut world, broken(), 0));
+    assert!(!fail(&mut world, refused(), 40_000), "refused for the first time");
+    assert!(!fail(&mut world, broken(), 60_000));
+    assert!(!fail(&mut world, refused(), 80_000), "and once more for the first time");
+    assert!(fail(&mut world, refused(), 110_000), "for half a minute");
+    assert_eq!(rebuild(&mut world).stale_since("slow"), Some(NOW), "not read since the start");
+}
+
+#[test]
 fn a_scaled_object_that_can_no_longer_be_read_stays_as_it_was() {
     let mut world = listed();
     apply(&mut world, scaled_object("llm"));
