@@ -17,7 +17,7 @@ use libtest_mimic::{Completion, Failed, Trial};
 pub(crate) type Fault = Box<dyn Error + Send + Sync>;
 
 /// Cases that are tested beside the part that they are about: file and test.
-pub(crate) const ELSEWHERE: [(&str, &str); 35] = [
+pub(crate) const ELSEWHERE: [(&str, &str); 34] = [
     ("src/explain/text/tests.rs", "f02_a_step_that_the_hpa_swallows"),
     ("tests/grpc/contract.rs", "f43_reconnecting_changes_no_answer"),
     ("src/source/engines/tests.rs", "f44_one_query_serves_all_namespaces_and_names"),
@@ -60,7 +60,6 @@ pub(crate) const ELSEWHERE: [(&str, &str); 35] = [
     ("src/doctor/tests/chain.rs", "f76_a_missing_pause_before_the_end_is_told"),
     ("src/doctor/tests/chain.rs", "f90_a_deadline_shorter_than_the_start_is_told"),
     ("src/doctor/tests/count.rs", "f107_two_installations_are_told"),
-    ("src/trigger/tests.rs", "f109_addresses_and_namespaces_are_no_keys"),
     (
         "src/doctor/tests/count.rs",
         "f110_a_scaler_that_demands_a_certificate_is_told_where_none_is_shown",
@@ -79,10 +78,7 @@ pub(crate) const ELSEWHERE: [(&str, &str); 35] = [
         "src/source/scrape/tests.rs",
         "f114_no_error_text_repeats_what_the_server_sent_or_where_it_is",
     ),
-    (
-        "src/source/selector.rs",
-        "f115_an_empty_namespace_is_refused_because_it_would_match_every_unlabelled_series",
-    ),
+    ("tests/prometheus.rs", "f115_a_namespace_without_series_never_gets_anothers"),
 ];
 
 /// Cases that cannot be decided yet, and what they wait for.
