@@ -112,7 +112,8 @@ pub(super) fn two_scalers(facts: &Facts) -> Result<Option<Finding>, Missing> {
     let is_used = |follower: &&Follower<'_>| follower.is_at(used);
     // The same for every ScaledObject of the namespace: what one is told to keep, none is told to delete.
     let first_asked = followers.iter().find(asks);
-    let Some(keep) = first_asked.or_else(|| followers.iter().find(is_used)).or(followers.first())
+    let Some(keep) =
+        first_asked.or_else(|| followers.iter().find(is_used)).or_else(|| followers.first())
     else {
         return Ok(None);
     };

@@ -32,7 +32,7 @@ fn addresses() -> Vec<Case> {
                 .change("Service", "ghostscaler", |it| it["spec"]["clusterIP"] = json!("None"));
         }),
         // Nobody asks the second: it goes.
-        pasted("two-scalers", |world| install_second(world)),
+        pasted("two-scalers", install_second),
         // Another team asks it: it stays, and stays out of here.
         pasted("two-scalers", |world| {
             install_second(world);
