@@ -9,6 +9,7 @@ mod examine;
 mod facts;
 mod files;
 mod finding;
+mod installed;
 mod object;
 mod promql;
 mod report;
@@ -29,7 +30,7 @@ use crate::source::config::{Fault, PrometheusConfig};
 pub use checks::CHECKS;
 pub use examine::{Check, Examination, examine};
 pub use facts::{
-    Fact, Facts, Labels, Lack, Missing, NodeAutoscaler, Nodes, Owner, Prometheus, Rights, Said,
+    Fact, Facts, Installation, Labels, Lack, Missing, NodeAutoscaler, Nodes, Owner, Prometheus, Rights, Said,
     Selected, Wake,
 };
 pub use finding::{Finding, Fix, Patch};

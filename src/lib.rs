@@ -77,8 +77,9 @@
 //!   what was learned. None of it per tick.
 //! - One process decides: the right to is looked at before each decision is published, against a
 //!   monotonic clock. A follower's answers are the leader's and nothing else, also while it cannot see who
-//!   leads: it asks whom it knows.
+//!   leads: it asks whom it knows. Nobody is sent away who would have nowhere to go.
 //! - Nothing is saved over what could not be read.
+//! - `doctor` concludes nothing from a name, and no fix that it prints takes away what another keeps.
 //! - A write that was answered with success is known to everyone who could lead next.
 //!
 //! # Choices of the decision that its first sketch did not have

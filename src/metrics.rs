@@ -122,6 +122,12 @@ const PROCESS: &[Described] = &[
         labels: &[],
         help: "Time since the leader was heard last; 0 where this process decides",
     },
+    Described {
+        name: "ghostscaler_lease_held_by_stranger",
+        kind: "gauge",
+        labels: &[],
+        help: "1 while the Lease is held by somebody who is no replica, so that nobody decides",
+    },
 ];
 
 /// Every family of this module, for the README's table. The families of the RPCs are the gRPC
@@ -145,6 +151,7 @@ pub struct Metrics {
     state_saves: Family<Outcome, Counter>,
     leading: Gauge,
     leader_silence: Gauge<f64, AtomicU64>,
+    lease_held_by_stranger: Gauge,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -176,6 +183,7 @@ impl Default for Metrics {
             state_saves: Family::default(),
             leading: Gauge::default(),
             leader_silence: Gauge::default(),
+            lease_held_by_stranger: Gauge::default(),
         };
         metrics.leading.set(1);
         // From the first scrape on, so that a rate over the first failure is not lost.
@@ -224,6 +232,18 @@ impl Metrics {
     pub fn leads(&self) {
         self.leading.set(1);
         self.leader_silence.set(0.0);
+        self.lease_is_strangers(false);
+    }
+
+    /// Whether the Lease is held by somebody who is no replica.
+    pub fn lease_is_strangers(&self, is_it: bool) {
+        self.lease_held_by_stranger.set(i64::from(is_it));
+    }
+
+    /// The same, as it was said last.
+    #[cfg(test)]
+    pub(crate) fn is_lease_strangers(&self) -> bool {
+        self.lease_held_by_stranger.get() == 1
     }
 
     /// Another decides, heard this long ago.
@@ -278,6 +298,11 @@ impl Metrics {
             help("ghostscaler_leader_silence_seconds"),
             Unit::Seconds,
             self.leader_silence.clone(),
+        );
+        families.register(
+            "lease_held_by_stranger",
+            help("ghostscaler_lease_held_by_stranger"),
+            self.lease_held_by_stranger.clone(),
         );
     }
 }

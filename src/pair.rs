@@ -7,7 +7,8 @@
 //! It answers from that alone. If the stream breaks, the last answers stay in force, as when a
 //! source is lost: an error could cost a workload its replicas. After [`STALE`] without a sign of
 //! life from a leader that is seen to lead, the follower is not ready any more, so that KEDA asks the
-//! leader, unless that says that it is not ready itself; after [`FALLBACK_AFTER`] a declared fallback counts.
+//! leader, unless that says that it is not ready itself, or is none of the replicas (`heard` weighs it);
+//! after [`FALLBACK_AFTER`] a declared fallback counts.
 //!
 //! **A hand-over** moves nothing: the new leader goes on from the last answers and from the state
 //! behind them, which is sent with each changed answer and once a minute; at an orderly end it is
@@ -19,6 +20,7 @@ mod archive;
 mod entry;
 mod follow;
 mod followers;
+mod heard;
 pub mod identity;
 mod office;
 mod serve;
@@ -49,6 +51,7 @@ use crate::tick::Parts;
 
 use archive::Archive;
 use followers::Followers;
+use heard::Heard;
 use identity::Identity;
 use office::Office;
 use wire::pair_client::PairClient;
@@ -149,7 +152,7 @@ impl Pair {
             followers: Followers::default(),
             leader: Mutex::default(),
             known: Mutex::default(),
-            recall_heard: Mutex::default(),
+            heard: Heard::default(),
             has_recalled: AtomicBool::new(false),
             pending: Mutex::default(),
             is_unread: AtomicBool::new(false),
@@ -208,8 +211,8 @@ struct Shared {
     leader: Mutex<Option<PairClient<Channel>>>,
     /// When this process last had everything: as the leader, or from one.
     known: Mutex<Option<Known>>,
-    /// When a leader last said that it recalls what was learned before.
-    recall_heard: Mutex<Option<Instant>>,
+    /// Of whoever leads, while it is not followed.
+    heard: Heard,
     /// As the leader: what was learned before is back, so there is something to follow.
     has_recalled: AtomicBool,
     /// Answers of triggers that this process does not track yet.
@@ -250,16 +253,6 @@ impl Shared {
 
     fn known(&self) -> Option<Known> {
         *self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn heard_of_recall(&self) {
-        *self.recall_heard.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
-    }
-
-    /// Whether a leader has lately said that it recalls what was learned before.
-    fn hears_of_recall(&self) -> bool {
-        let heard = *self.recall_heard.lock().unwrap_or_else(PoisonError::into_inner);
-        heard.is_some_and(|at| at.elapsed() < STALE)
     }
 
     fn set_leader(&self, leader: Option<PairClient<Channel>>) {

@@ -1,11 +1,15 @@
 //! `doctor` as a person runs it: on files, on an API server's answers, on a real Prometheus.
 //!
-//! Must not prove single checks again: those stand beside the checks, on broken facts.
+//! `cures` proves each check once, with its own fix; what a check has to weigh stands beside the checks, on
+//! broken facts.
 
 mod api;
 mod cluster;
+mod cures;
 mod files;
+mod kubectl;
 mod prometheus;
+mod world;
 
 use clap::Parser as _;
 use ghostscaler::args::{Args, Command};

@@ -85,6 +85,28 @@ fn f113_the_role_has_what_the_cluster_part_needs_and_no_more() {
     }
 }
 
+/// It holds nobody's credentials, and calls nothing outside of the cluster but the API server.
+#[test]
+fn f113_no_secret_is_read_and_nothing_outside_is_called() {
+    for (path, object) in objects().into_iter().filter(|(path, _)| !path.contains("examples")) {
+        for rule in object["rules"].as_array().into_iter().flatten() {
+            assert!(!rule["resources"].to_string().contains("secret"), "{path}: {rule}");
+        }
+    }
+    let policy = object("NetworkPolicy", "manifests/base/networkpolicy.yaml");
+    assert_eq!(policy["spec"]["policyTypes"], json!(["Ingress", "Egress"]));
+    let pods_of_any_namespace = json!([{"namespaceSelector": {}}]);
+    let mut anywhere = Vec::new();
+    for rule in policy["spec"]["egress"].as_array().unwrap() {
+        match rule.get("to") {
+            Some(to) => assert_eq!(*to, pods_of_any_namespace, "not even the nodes"),
+            None => anywhere.extend(rule["ports"].as_array().unwrap().iter().map(|it| &it["port"])),
+        }
+    }
+    // Names, twice, and the API server: nothing that a node's metadata service listens at.
+    assert_eq!(anywhere, [53, 53, 443, 6443]);
+}
+
 #[test]
 fn keda_f11_two_replicas_know_themselves_and_reach_each_other() {
     let deployment = base();

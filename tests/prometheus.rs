@@ -118,6 +118,28 @@ async fn f112_hostile_names_find_exactly_their_own_series() {
     assert_eq!(absent.series, []);
 }
 
+/// Another team's traffic for the same model is nothing of this one's: what is not there is missing.
+#[tokio::test]
+async fn f115_a_namespace_without_series_never_gets_anothers() {
+    let page = "waiting{namespace=\"b\",model_name=\"m\"} 50\n";
+    let exporter = Exporter::start(page).await;
+    let Some(prometheus) = Setup::default().scrape(exporter.address).start() else {
+        return;
+    };
+    first_batch(&prometheus, &["b"]).await;
+    let client = client(&prometheus.config());
+    let scraper = Scraper::new(Options::default()).unwrap();
+    let source =
+        wake_source("waiting{namespace=\"{namespace}\",model_name=\"{model}\"}", &client, &scraper);
+    for (namespace, expected) in [("a", None), ("b", Some(50.0))] {
+        let own = namespaces(&[namespace]);
+        let series = engine_series(&client, &own, &WAITING, WINDOW_MS).await.unwrap();
+        assert_eq!(values(&series).first().copied(), expected, "{namespace}");
+        let subject = Subject { namespace, name: "llm", model: Some("m") };
+        assert_eq!(held_by(&source, subject).await, expected, "{namespace}");
+    }
+}
+
 fn wake_source(query: &str, client: &PrometheusClient, scraper: &Scraper) -> WakeSource {
     let config: WakeSourceConfig = serde_json::from_value(serde_json::json!({
         "name": "gateway", "kind": "gauge", "prometheus": "main", "query": query,
@@ -127,7 +149,10 @@ fn wake_source(query: &str, client: &PrometheusClient, scraper: &Scraper) -> Wak
 }
 
 async fn held(source: &WakeSource, model: &str) -> Option<f64> {
-    let subject = Subject { namespace: "models", name: "llm", model: Some(model) };
+    held_by(source, Subject { namespace: "models", name: "llm", model: Some(model) }).await
+}
+
+async fn held_by(source: &WakeSource, subject: Subject<'_>) -> Option<f64> {
     let demand = source.read(&[subject]).await.remove(0).unwrap();
     match WakeMemory::default().take(source.kind(), Ok(&demand), Moment(0)) {
         WakeReading::Fresh { queued, .. } => Some(queued),

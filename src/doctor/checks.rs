@@ -21,7 +21,7 @@ pub(super) use prometheus::load_names;
 pub(super) use start::seen_starts_ms;
 
 /// Every check, in the order in which findings are told.
-pub const CHECKS: [Check; 49] = [
+pub const CHECKS: [Check; 51] = [
     Check { id: "bad-metadata", look: triggers::bad_metadata },
     Check { id: "no-such-service", look: address::no_such_service },
     Check { id: "headless-service", look: address::headless_service },
@@ -30,6 +30,7 @@ pub const CHECKS: [Check; 49] = [
     Check { id: "namespace-not-watched", look: address::not_watched },
     Check { id: "missing-permission", look: rights::missing_permission },
     Check { id: "missing-own-permission", look: rights::missing_own_permission },
+    Check { id: "lease-held-by-stranger", look: rights::strangers_lease },
     Check { id: "foreign-metrics-api", look: hpa::foreign_metrics_api },
     Check { id: "no-external-metric", look: hpa::no_external_metric },
     Check { id: "second-autoscaler", look: owners::second_autoscaler },
@@ -54,6 +55,7 @@ pub const CHECKS: [Check; 49] = [
     Check { id: "no-initial-cooldown", look: zero::no_initial_cooldown },
     Check { id: "cold-start-above-slo", look: zero::cold_start_above_slo },
     Check { id: "fallback-of-zero", look: fallback::of_zero },
+    Check { id: "fallback-never-fires", look: fallback::never_fires },
     Check { id: "fallback-below-usual", look: fallback::below_usual },
     Check { id: "max-beyond-gpus", look: capacity::beyond_gpus },
     Check { id: "max-beyond-quota", look: capacity::beyond_quota },

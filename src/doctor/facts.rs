@@ -3,7 +3,7 @@
 //! Data only. A fact that was not looked at, or could not be, says why, and is never guessed: the
 //! checks that need it are then told as not made.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -60,10 +60,12 @@ pub struct Facts {
     pub pods: Fact<Vec<Value>>,
     /// The Service that the trigger's address names; `None` if there is none.
     pub service: Fact<Option<Value>>,
-    /// The scaler's own Deployment, by the same name; `None` if there is none.
-    pub scaler: Fact<Option<Value>>,
-    /// Services of this scaler, wherever they are.
-    pub scaler_services: Fact<Vec<Value>>,
+    /// The scaler's own Deployment: the one whose pods that Service selects.
+    pub scaler: Fact<Value>,
+    /// Who holds the Lease of the scaler's replicas and renews it without being one; `None` if nobody.
+    pub stranger: Fact<Option<String>>,
+    /// Every Service of this scaler, wherever it is.
+    pub installations: Fact<Vec<Installation>>,
     /// The scaler's configuration file.
     pub configuration: Fact<Arc<Config>>,
     /// The minor version of Kubernetes: 36 of 1.36.
@@ -86,6 +88,17 @@ pub struct Facts {
     pub cold_start_ms: Fact<u64>,
     /// The longest answers, p99 from request to end, in milliseconds.
     pub longest_answer_ms: Fact<u64>,
+}
+
+/// A Service of this scaler and who is at both of its ends.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Installation {
+    /// The Service.
+    pub service: Value,
+    /// The Deployment whose pods it selects.
+    pub deployment: Fact<Value>,
+    /// The namespaces of the ScaledObjects that ask it, in the whole cluster.
+    pub asked_from: Fact<BTreeSet<String>>,
 }
 
 /// What controls a target.
@@ -121,6 +134,8 @@ pub enum NodeAutoscaler {
 pub struct Rights {
     /// The account, as `NAMESPACE/NAME`.
     pub account: String,
+    /// The namespace in which it was asked about what the workloads take; `None` for all.
+    pub within: Option<String>,
     /// What it lacks where the workloads are.
     pub lacks: Vec<Lack>,
     /// What it lacks in its own namespace; nothing where it has no other replica.

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::facts::{Fact, Facts, Missing};
+use super::facts::{Fact, Facts, Installation, Missing};
+use super::installed;
 use super::object::{list, name, namespace, own_trigger, target_of, text};
 use super::{Error, Given};
 use crate::config;
@@ -17,7 +18,7 @@ use crate::files::{self, MAX_DOCUMENT_BYTES};
 /// The label by which KEDA marks the HPA of a ScaledObject.
 const KEDA_LABEL: &str = "scaledobject.keda.sh/name";
 /// Where the manifests' ConfigMap has the scaler's configuration file.
-pub(super) const CONFIG_KEY: &str = "config.yaml";
+const CONFIG_KEY: &str = "config.yaml";
 
 /// The documents of these files; `-` is standard input. Those without a namespace get this one.
 ///
@@ -72,14 +73,14 @@ fn facts(object: &Value, documents: &[Value], given: &Given) -> Facts {
         other["kind"] == kind && name(other) == target && namespace(other) == namespace(object)
     });
     let is_kedas = |hpa: &&Value| hpa["metadata"]["labels"][KEDA_LABEL] == name(object);
-    let at_address = |kind: &str| {
-        let mut parts = own?.address()?.0.split('.');
-        let (service, home) = (parts.next()?, parts.next().unwrap_or_else(|| namespace(object)));
-        documents
-            .iter()
-            .find(|it| it["kind"] == kind && name(it) == service && namespace(it) == home)
+    // What an HPA of KEDA's scales, its object says.
+    let is_of_an_object = |hpa: &&Value| {
+        beside("ScaledObject").any(|it| hpa["metadata"]["labels"][KEDA_LABEL] == name(it))
     };
-    let scalers: Vec<Value> = of_kind(documents, "Service").filter(is_scalers).cloned().collect();
+    let address = own.and_then(|own| own.service(namespace(object)));
+    let service = of_kind(documents, "Service")
+        .find(|service| address == Some((name(service), namespace(service))));
+    let behind = |service| installed::behind(service, of_kind(documents, "Deployment"));
     Facts {
         object: object.clone(),
         target: found(target_object, &format!("{kind}/{target}")),
@@ -87,7 +88,7 @@ fn facts(object: &Value, documents: &[Value], given: &Given) -> Facts {
         owner: only_a_cluster("what controls the target"),
         hpa: found(beside("HorizontalPodAutoscaler").find(is_kedas), "KEDA's HPA").map(Some),
         other_hpas: all(
-            beside("HorizontalPodAutoscaler").filter(|hpa| !is_kedas(hpa)),
+            beside("HorizontalPodAutoscaler").filter(|hpa| !is_of_an_object(hpa)),
             "other HPAs",
         ),
         other_objects: all(
@@ -95,13 +96,10 @@ fn facts(object: &Value, documents: &[Value], given: &Given) -> Facts {
             "other ScaledObjects",
         ),
         pods: only_a_cluster("pods"),
-        service: found(at_address("Service"), "the scaler's Service").map(Some),
-        scaler: found(at_address("Deployment"), "the scaler's Deployment").map(Some),
-        scaler_services: if scalers.is_empty() {
-            missing("the scaler's Service")
-        } else {
-            Ok(scalers)
-        },
+        service: found(service, "the scaler's Service").map(Some),
+        scaler: service.ok_or_else(|| not_there("the scaler's Service")).and_then(behind),
+        installations: installations(documents),
+        stranger: only_a_cluster("who holds the scaler's Lease"),
         configuration: configuration(documents),
         kubernetes_minor: only_a_cluster("the version of Kubernetes"),
         keda: only_a_cluster("the version of KEDA"),
@@ -116,8 +114,21 @@ fn facts(object: &Value, documents: &[Value], given: &Given) -> Facts {
     }
 }
 
+/// The scaler's Services among the documents. Who else asks them only a cluster tells.
+fn installations(documents: &[Value]) -> Fact<Vec<Installation>> {
+    let services = of_kind(documents, "Service").filter(is_scalers);
+    let all: Vec<Installation> = services
+        .map(|service| Installation {
+            service: service.clone(),
+            deployment: installed::behind(service, of_kind(documents, "Deployment")),
+            asked_from: only_a_cluster("who asks a scaler"),
+        })
+        .collect();
+    if all.is_empty() { missing("the scaler's Service") } else { Ok(all) }
+}
+
 /// Whether a Service is one of this scaler's, by the manifests' label or name.
-pub(super) fn is_scalers(service: &&Value) -> bool {
+fn is_scalers(service: &&Value) -> bool {
     service["metadata"]["labels"]["app.kubernetes.io/name"] == "ghostscaler"
         || name(service) == "ghostscaler"
 }

@@ -2,7 +2,9 @@
 //!
 //! Pure; knows nothing of what is checked.
 
-use json_patch::{AddOperation, PatchOperation, RemoveOperation, jsonptr::PointerBuf};
+use json_patch::{
+    AddOperation, PatchOperation, RemoveOperation, TestOperation, jsonptr::PointerBuf,
+};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -45,7 +47,12 @@ impl Fix {
 
     /// A cure by a command.
     pub(super) fn command(text: impl Into<String>, command: impl Into<String>) -> Fix {
-        Fix { command: Some(command.into()), ..Fix::words(text) }
+        Fix::words(text).and(command)
+    }
+
+    /// The same with a command behind it.
+    pub(super) fn and(self, command: impl Into<String>) -> Fix {
+        Fix { command: Some(command.into()), ..self }
     }
 }
 
@@ -77,6 +84,13 @@ impl Patch {
             operations: json_patch::Patch::default(),
             after: object.clone(),
         }
+    }
+
+    /// Makes the rest depend on what stands at this pointer now: a list may have lost an item to another
+    /// finding's change, and what is meant would then be a neighbour.
+    pub(super) fn while_same(self, pointer: &str) -> Patch {
+        let Some(value) = self.after.pointer(pointer).cloned() else { return self };
+        self.push(pointer, |path| PatchOperation::Test(TestOperation { path, value }))
     }
 
     /// Sets the value at this pointer, with the parents that are missing; `-` appends to a list.

@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use super::finding::Patch;
+use crate::config::is_kubernetes_name;
 use crate::inventory::DEFAULT_MAX_REPLICAS;
 use crate::trigger::{self, FIELDS, FROM_ENV, Policy};
 
@@ -45,20 +47,6 @@ pub(super) fn min(object: &Value) -> i64 {
 pub(super) fn max(object: &Value) -> i64 {
     let default = i64::from(DEFAULT_MAX_REPLICAS);
     integer(object, "/spec/maxReplicaCount").unwrap_or(default)
-}
-
-/// The namespaces that a scaler's Deployment is told to watch; none means all.
-pub(super) fn watched(scaler: &Value) -> Vec<&str> {
-    let containers = list(scaler, "/spec/template/spec/containers").iter();
-    let args = containers.flat_map(|container| list(container, "/args"));
-    let args: Vec<&str> = args.filter_map(Value::as_str).collect();
-    let values = args.iter().enumerate().filter_map(|(index, arg)| {
-        match arg.strip_prefix("--namespace")? {
-            "" => args.get(index + 1).copied(),
-            value => value.strip_prefix('='),
-        }
-    });
-    values.flat_map(|names| names.split(',')).map(str::trim).collect()
 }
 
 /// Kind and name of what a ScaledObject or an HPA scales.
@@ -107,6 +95,18 @@ impl<'a> Trigger<'a> {
         format!("/spec/triggers/{}/{below}", self.index)
     }
 
+    /// An empty change to the object of this trigger, for as long as it stands where it does among
+    /// others: another finding's change may take one of them out.
+    pub(super) fn patch(self, object: &Value) -> Patch {
+        let patch = Patch::to(object);
+        if list(object, "/spec/triggers").len() < 2 {
+            return patch;
+        }
+        let keys = ["metadata/query", "metadata/scalerAddress", "type"];
+        let key = keys.into_iter().find(|key| self.value.pointer(&format!("/{key}")).is_some());
+        patch.while_same(&self.pointer(key.unwrap_or_default()))
+    }
+
     /// What the metadata says; the default for each key that is not readable, which is a finding of
     /// its own.
     pub(super) fn policy(self) -> Policy {
@@ -117,6 +117,18 @@ impl<'a> Trigger<'a> {
     /// Host and port of the address.
     pub(super) fn address(self) -> Option<(&'a str, &'a str)> {
         self.metadata("scalerAddress")?.rsplit_once(':')
+    }
+
+    /// Name and namespace of the Service that the address names, seen from this namespace; `None` for
+    /// another host.
+    pub(super) fn service(self, from: &'a str) -> Option<(&'a str, &'a str)> {
+        let mut parts = self.address()?.0.split('.');
+        let (service, home) = (parts.next()?, parts.next().unwrap_or(from));
+        let is_service = matches!(parts.next(), None | Some("svc"));
+        let is_name = is_kubernetes_name(service) && is_kubernetes_name(home);
+        // The first part of an IP address is none of a Service.
+        let is_name = is_name && service.starts_with(|c: char| c.is_ascii_lowercase());
+        (is_service && is_name).then_some((service, home))
     }
 }
 

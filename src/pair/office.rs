@@ -14,6 +14,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
 use super::archive::Archive;
+use super::heard::Head;
 use super::identity::Identity;
 use super::{BEAT, FALLBACK_AFTER, STALE, Shared, follow};
 use crate::cluster::{Client, deletion, events, lease};
@@ -191,18 +192,17 @@ impl Office {
                 Standing::Alone | Standing::Leading { .. } => None,
                 Standing::Following { leader } => leader,
             };
-            let is_leader_seen = seen.is_some();
             // One that is no longer seen to lead may well lead: the API server may be what is lost.
             let is_another = following.as_ref().is_none_or(|(leader, task)| {
-                task.is_finished() || (is_leader_seen && *leader != seen)
+                task.is_finished() || (seen.is_some() && *leader != seen)
             });
             // Without the own list of workloads nothing of the leader's could be kept.
             if is_another && self.shared.parts.registry.inventory().synced {
                 let keep =
                     keep_following(Arc::clone(&self.shared), self.identity.clone(), seen.clone());
-                following = Some((seen, AbortOnDropHandle::new(tokio::spawn(keep))));
+                following = Some((seen.clone(), AbortOnDropHandle::new(tokio::spawn(keep))));
             }
-            self.judge_age(is_leader_seen);
+            self.judge_age(seen.as_ref());
         }
         if let Some((_, following)) = following {
             following.abort();
@@ -213,11 +213,12 @@ impl Office {
     }
 
     /// What the age of the answers means.
-    fn judge_age(&self, is_leader_seen: bool) {
+    fn judge_age(&self, holder: Option<&Arc<str>>) {
         let age = self.shared.known().map(|known| known.at.elapsed());
         self.shared.parts.metrics.follows(age.unwrap_or_else(|| self.started.elapsed()));
-        let is_preparing = self.shared.hears_of_recall();
-        let can_answer = age.is_some_and(|age| stays_ready(age, is_leader_seen, is_preparing));
+        let head = self.shared.heard.head(holder);
+        self.shared.parts.metrics.lease_is_strangers(head == Head::Stranger);
+        let can_answer = age.is_some_and(|age| head.stays_ready(age));
         self.can_answer.send_if_modified(|before| {
             let is_news = *before != can_answer;
             if is_news && age.is_some() && !can_answer {
@@ -235,12 +236,6 @@ impl Office {
             }
         }
     }
-}
-
-/// Whether answers of this age may go on. A leader that recalls answers nobody itself yet: whoever was
-/// sent away now would have nowhere to go.
-pub(super) fn stays_ready(age: Duration, is_leader_seen: bool, is_preparing: bool) -> bool {
-    age < STALE || !is_leader_seen || is_preparing
 }
 
 /// The answer that lets a declared fallback count, where there is one and it does not count yet.
@@ -268,7 +263,7 @@ async fn keep_following(shared: Arc<Shared>, identity: Identity, leader: Option<
     let mut pause = RETRY;
     loop {
         let started = Instant::now();
-        let why = follow_once(&shared, &identity, leader.as_deref()).await;
+        let why = follow_once(&shared, &identity, leader.as_ref()).await;
         shared.set_leader(None);
         if started.elapsed() > STALE {
             pause = RETRY;
@@ -288,19 +283,33 @@ async fn keep_following(shared: Arc<Shared>, identity: Identity, leader: Option<
 pub(super) async fn follow_once(
     shared: &Shared,
     identity: &Identity,
-    leader: Option<&str>,
+    leader: Option<&Arc<str>>,
 ) -> String {
     let found = match leader {
-        Some(name) => shared.members.find(name).await.map(Some),
+        Some(name) => shared.members.find(name).await.map(|found| Some((name, found))),
         None => Ok(None),
     };
     let (mut why, members) = match found {
-        Ok(Some(Some(member))) => (String::new(), vec![member]),
-        Ok(Some(None)) => return "it has not said how it is reached".to_owned(),
+        Ok(Some((name, Some(member)))) => {
+            shared.heard.holder(name, true);
+            (String::new(), vec![member])
+        }
+        Ok(Some((name, None))) => {
+            if shared.heard.holder(name, false) {
+                warn!(
+                    holder = %name,
+                    "who holds the Lease has not said how it is reached: while that is no replica of \
+                     this scaler nobody decides, and the last answers stay"
+                );
+            }
+            return "it has not said how it is reached".to_owned();
+        }
         Ok(None) => ("no other replica is known".to_owned(), shared.members.last_seen()),
         Err(error) => (error.to_string(), shared.members.last_seen()),
     };
-    for member in members.iter().filter(|member| member.name != shared.own) {
+    let others = || members.iter().filter(|member| member.name != shared.own);
+    let mut is_reached = others().next().is_none();
+    for member in others() {
         let client = match follow::connect(identity, member).await {
             Ok(client) => client,
             Err(error) => {
@@ -308,13 +317,16 @@ pub(super) async fn follow_once(
                 continue;
             }
         };
+        is_reached = true;
+        shared.heard.asked(is_reached);
         shared.set_leader(Some(client.clone()));
         let Err(error) = follow::follow(shared, client).await;
         shared.set_leader(None);
         if matches!(error, follow::Error::Recalls) {
-            shared.heard_of_recall();
+            shared.heard.recalls();
         }
         why = ErrorChain(&error).to_string();
     }
+    shared.heard.asked(is_reached);
     why
 }

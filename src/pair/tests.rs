@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use arc_swap::ArcSwap;
 use tokio::runtime::Runtime;
 
-use super::office::{fallback, is_leading, stays_ready};
+use super::office::{fallback, is_leading};
 use super::*;
 use crate::clock::Clock;
 use crate::cluster::fixtures::Store;
@@ -77,7 +77,7 @@ fn shared(store: &Store, parts: Arc<Parts>) -> Arc<Shared> {
         followers: Followers::default(),
         leader: Mutex::default(),
         known: Mutex::default(),
-        recall_heard: Mutex::default(),
+        heard: Heard::default(),
         has_recalled: AtomicBool::new(false),
         pending: Mutex::default(),
         is_unread: AtomicBool::new(false),

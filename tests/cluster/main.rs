@@ -19,6 +19,7 @@ mod fleet;
 mod gateway;
 mod kubectl;
 mod load;
+mod names;
 mod objects;
 mod operator;
 mod pair;

@@ -248,6 +248,11 @@ impl Scaled {
         Scaled { cooldown_s: 600, initial_cooldown_s: 600, ..self }
     }
 
+    /// With another cool-down, in seconds.
+    pub(crate) fn with_cooldown(self, cooldown_s: u32) -> Scaled {
+        Scaled { cooldown_s, ..self }
+    }
+
     /// With the keys of a TriggerAuthentication.
     pub(crate) fn authenticated_by(self, name: &'static str) -> Scaled {
         Scaled { authentication: Some(name), ..self }

@@ -13,6 +13,7 @@ mod kinds;
 mod leaving;
 mod pair;
 mod pair_cuts;
+mod pair_spread;
 mod pair_tls;
 mod rights;
 mod simulated;
@@ -142,6 +143,17 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         "pair_cut_for_long",
         "KEDA is cut off from its scaler with two ScaledObjects on the connection",
         pair_cuts::from_keda_for_long,
+        is_long
+    ),
+    scenario!(
+        "pair_headless",
+        "KEDA asks both in turn while the count moves",
+        pair_spread::headless
+    ),
+    scenario!(
+        "pair_short_cooldown",
+        "what a hang does with the cool-down of generate, and with a short one",
+        pair_spread::short_cooldown,
         is_long
     ),
     scenario!("pair_tls", "both sides show certificates, which are replaced", pair_tls::replaced),

@@ -84,52 +84,6 @@ fn queue(name: &str) -> String {
 const RUNNING: &str = "vllm:num_requests_running";
 
 #[tokio::test]
-async fn f16_what_is_missing_renamed_or_labelled_otherwise_is_told_with_what_would_match() {
-    let exporter = Exporter::start(engine(RUNNING, "team-a", "m1") + &queue("m1")).await;
-    let Some(prometheus) = Setup::default().scrape(exporter.address).start() else {
-        return;
-    };
-    let file = File::new();
-    let asked = async || file.asked(&["--prometheus", &prometheus.url]).await;
-    eventually("its first answer", async || asked().await.is_empty().then_some(())).await;
-    for (page, id, said) in [
-        (queue("m1"), "no-engine-series", "no series of any engine"),
-        (
-            engine("llm_num_requests_active", "team-a", "m1") + &queue("m1"),
-            "engine-series-renamed",
-            "nearest is llm_num_requests_active",
-        ),
-        (
-            engine(RUNNING, "team-a-2", "m1") + &queue("m1"),
-            "engine-series-elsewhere",
-            "nearest is namespace=\"team-a-2\"",
-        ),
-        (
-            engine(RUNNING, "team-a", "m1-fp8") + &queue("m1"),
-            "other-model-name",
-            "nearest is \"m1-fp8\"",
-        ),
-        (
-            engine(RUNNING, "team-a", "m1") + &queue("m1-router-epp"),
-            "wake-query-unmatched",
-            "name=\"m1\", nearest is name=\"m1-router-epp\"",
-        ),
-    ] {
-        exporter.show(page);
-        let finding = eventually(id, async || {
-            let found = asked().await;
-            (ids(&found) == [id]).then(|| found[0].clone())
-        })
-        .await;
-        let what = finding["what"].as_str().unwrap();
-        assert!(what.contains(said), "{said:?} is not in {what:?}");
-    }
-    // Once it is as the finding asked for, nothing is left to say.
-    exporter.show(engine(RUNNING, "team-a", "m1") + &queue("m1"));
-    eventually("the cure", async || asked().await.is_empty().then_some(())).await;
-}
-
-#[tokio::test]
 async fn how_long_answers_take_is_read_from_the_engines_own_histogram() {
     let page = |n: u32| {
         let bucket = |le: &str, n: u32| {

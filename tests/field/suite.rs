@@ -56,7 +56,6 @@ pub(crate) const ELSEWHERE: [(&str, &str); 34] = [
     ("src/doctor/tests/chain.rs", "f76_a_missing_pause_before_the_end_is_told"),
     ("src/doctor/tests/chain.rs", "f90_a_deadline_shorter_than_the_start_is_told"),
     ("src/doctor/tests/count.rs", "f107_two_installations_are_told"),
-    ("src/trigger/tests.rs", "f109_addresses_and_namespaces_are_no_keys"),
     (
         "src/doctor/tests/count.rs",
         "f110_a_scaler_that_demands_a_certificate_is_told_where_none_is_shown",
@@ -75,10 +74,7 @@ pub(crate) const ELSEWHERE: [(&str, &str); 34] = [
         "src/source/scrape/tests.rs",
         "f114_no_error_text_repeats_what_the_server_sent_or_where_it_is",
     ),
-    (
-        "src/source/selector.rs",
-        "f115_an_empty_namespace_is_refused_because_it_would_match_every_unlabelled_series",
-    ),
+    ("tests/prometheus.rs", "f115_a_namespace_without_series_never_gets_anothers"),
 ];
 
 /// Second halves of cases whose first one stands above or is told as data.

@@ -2,12 +2,15 @@
 
 use serde_json::{Value, json};
 
-use crate::doctor::facts::{Facts, Missing};
+use crate::doctor::facts::{Fact, Facts, Installation, Missing};
 use crate::doctor::finding::{Finding, Fix, Patch};
-use crate::doctor::object::{list, name, namespace, own_trigger, title, watched};
+use crate::doctor::installed::{Line, account, replaced};
+use crate::doctor::object::{Trigger, list, name, namespace, own_trigger, text, title};
 
 /// The port at which the manifests' Service answers KEDA.
 const PORT: u64 = 9090;
+/// The role of the manifests that each watched namespace binds.
+const ROLE: &str = "ghostscaler";
 
 pub(super) fn no_such_service(facts: &Facts) -> Result<Option<Finding>, Missing> {
     let object = &facts.object;
@@ -24,18 +27,11 @@ pub(super) fn no_such_service(facts: &Facts) -> Result<Option<Finding>, Missing>
             format!("scalerAddress is {address:?}, and that Service has the ports {ports:?}")
         }
     };
-    let scalers = facts.scaler_services.as_ref().ok();
-    let right =
-        scalers.and_then(|all| all.iter().find(|service| ports(service).any(|p| p == PORT)));
+    let mut scalers = facts.installations.iter().flatten().map(|one| &one.service);
+    let right = scalers.find(|service| ports(service).any(|port| port == PORT));
     let text = "point it at the scaler's Service";
     let fix = match right {
-        Some(service) => Fix::patch(
-            text,
-            Patch::to(object).set(
-                &own.pointer("metadata/scalerAddress"),
-                format!("{}.{}.svc.cluster.local:{PORT}", name(service), namespace(service)),
-            ),
-        ),
+        Some(service) => Fix::patch(text, pointed_at(service, object, own)),
         None => Fix::command(
             format!("install the scaler, then {text}"),
             "kubectl apply -k manifests/\nkubectl get services -A -l app.kubernetes.io/name=ghostscaler",
@@ -48,6 +44,15 @@ pub(super) fn no_such_service(facts: &Facts) -> Result<Option<Finding>, Missing>
               an old one for ever",
         fix,
     }))
+}
+
+/// The change that lets the trigger ask this Service.
+fn pointed_at(service: &Value, object: &Value, own: Trigger<'_>) -> Patch {
+    let (name, home) = (name(service), namespace(service));
+    own.patch(object).set(
+        &own.pointer("metadata/scalerAddress"),
+        format!("{name}.{home}.svc.cluster.local:{PORT}"),
+    )
 }
 
 fn ports(service: &Value) -> impl Iterator<Item = u64> {
@@ -68,46 +73,125 @@ pub(super) fn headless_service(facts: &Facts) -> Result<Option<Finding>, Missing
         what: format!("scalerAddress names {}, which is headless", title(service)),
         why: "KEDA then asks the scaler's pods in turn, call by call: one poll mixes two pods' \
               answers, and a new pod is not seen until a connection breaks",
-        fix: Fix::patch(
-            "give it an address of its own; one that is applied already has to be deleted first, \
-             for its clusterIP cannot be changed",
-            Patch::to(service).remove("/spec/clusterIP").remove("/spec/clusterIPs"),
-        ),
+        fix: if text(service, "/metadata/uid").is_some() {
+            Fix::command(
+                "give it an address of its own: a new one, for the clusterIP of this cannot be \
+                 changed; and take `clusterIP: None` out of what applies it",
+                replaced(service),
+            )
+        } else {
+            Fix::patch(
+                "give it an address of its own",
+                Patch::to(service).remove("/spec/clusterIP").remove("/spec/clusterIPs"),
+            )
+        },
     }))
 }
 
 pub(super) fn two_scalers(facts: &Facts) -> Result<Option<Finding>, Missing> {
-    if own_trigger(&facts.object).is_none() {
-        return Ok(None);
-    }
-    let mut namespaces: Vec<&str> = facts.scaler_services.as_ref()?.iter().map(namespace).collect();
-    namespaces.sort_unstable();
-    namespaces.dedup();
-    if namespaces.len() < 2 {
-        return Ok(None);
-    }
     let object = &facts.object;
-    let address = own_trigger(object).and_then(|own| own.address()).map(|(host, _)| host);
-    let used = address.map(|host| host.split('.').nth(1).unwrap_or_else(|| namespace(object)));
-    let keep = "keep one, or give each its own with --namespace";
-    let unused = namespaces.iter().find(|one| Some(**one) != used);
-    let fix = match (used.filter(|used| namespaces.contains(used)), unused) {
-        (Some(used), Some(other)) => Fix::command(
-            format!("{keep}; such as keep {used}, which this one asks"),
-            format!(
-                "kubectl delete deployment,service -n {other} -l app.kubernetes.io/name=ghostscaler"
-            ),
-        ),
-        // Which of them answers is not seen from here.
-        (None, _) | (_, None) => Fix::words(keep),
+    let Some(own) = own_trigger(object) else { return Ok(None) };
+    let all = facts.installations.as_ref()?;
+    // Whether the only one follows this namespace is another check's question.
+    if all.len() < 2 {
+        return Ok(None);
+    }
+    let home = namespace(object);
+    let mut followers: Vec<Follower<'_>> = Vec::new();
+    for one in all {
+        let deployment = one.deployment.as_ref()?;
+        let watched = Line::of(deployment)?.watched();
+        let is_known = followers.iter().any(|known| known.deployment == deployment);
+        if !is_known && (watched.is_empty() || watched.contains(&home)) {
+            followers.push(Follower { one, deployment, watched });
+        }
+    }
+    followers.sort_by_key(|follower| (namespace(follower.deployment), name(follower.deployment)));
+    let used = own.service(home);
+    let asks = |follower: &&Follower<'_>| follower.is_asked_from(home) == Ok(true);
+    let is_used = |follower: &&Follower<'_>| follower.is_at(used);
+    // The same for every ScaledObject of the namespace: what one is told to keep, none is told to delete.
+    let first_asked = followers.iter().find(asks);
+    let Some(keep) =
+        first_asked.or_else(|| followers.iter().find(is_used)).or_else(|| followers.first())
+    else {
+        return Ok(None);
     };
+    let Some(other) = followers.iter().find(|other| other.deployment != keep.deployment) else {
+        return Ok(None);
+    };
+    let names: Vec<String> = followers.iter().map(Follower::title).collect();
     Ok(Some(Finding {
         id: "two-scalers",
-        what: format!("there are scalers in the namespaces {}", namespaces.join(" and ")),
-        why: "both follow every ScaledObject: each writes its events and its series of the same \
-              workload, and they need not agree",
-        fix,
+        what: format!("{} follow the namespace {home}", names.join(" and ")),
+        why: "each writes its events and its series of the same workload, and they need not agree",
+        fix: one_less(keep, other, object, own),
     }))
+}
+
+/// A scaler that follows a namespace.
+struct Follower<'a> {
+    one: &'a Installation,
+    deployment: &'a Value,
+    /// The namespaces that it is told; none means all.
+    watched: Vec<&'a str>,
+}
+
+impl Follower<'_> {
+    fn title(&self) -> String {
+        format!("{}/{}", namespace(self.deployment), name(self.deployment))
+    }
+
+    fn is_at(&self, address: Option<(&str, &str)>) -> bool {
+        address == Some((name(&self.one.service), namespace(&self.one.service)))
+    }
+
+    fn is_asked_from(&self, namespace: &str) -> Fact<bool> {
+        Ok(self.one.asked_from.as_ref()?.contains(namespace))
+    }
+}
+
+/// How one of two leaves the namespace to the other, without a loss to anyone whom it answers.
+fn one_less(keep: &Follower<'_>, other: &Follower<'_>, object: &Value, own: Trigger<'_>) -> Fix {
+    let (kept, gone, home) = (keep.title(), other.title(), namespace(object));
+    let Ok(asked_from) = &other.one.asked_from else {
+        return Fix::words(format!(
+            "keep {kept} here: give {gone} the namespaces that it is for with --namespace, or \
+             delete it once no ScaledObject of the cluster has its address"
+        ));
+    };
+    if other.is_at(own.service(home)) {
+        let patch = pointed_at(&keep.one.service, object, own);
+        return Fix::patch(format!("ask {kept}, as others of this namespace do"), patch);
+    }
+    if asked_from.contains(home) {
+        return Fix::words(format!(
+            "keep {kept}: first point the ScaledObjects of this namespace that ask {gone} at it, \
+             each by its own finding; then this one has the rest"
+        ));
+    }
+    let mut left: Vec<&str> = other.watched.iter().copied().filter(|one| *one != home).collect();
+    if other.watched.is_empty() {
+        left = asked_from.iter().map(String::as_str).collect();
+    }
+    if left.is_empty() {
+        let (namespace, service) = (namespace(other.deployment), name(&other.one.service));
+        return Fix::command(
+            format!("keep {kept}; nobody asks {gone}"),
+            format!(
+                "kubectl delete deployment {} -n {namespace} --ignore-not-found\n\
+                 kubectl delete service {service} -n {namespace} --ignore-not-found",
+                name(other.deployment)
+            ),
+        );
+    }
+    match Line::of(other.deployment) {
+        Ok(line) => Fix::patch(
+            format!("keep {kept} here, and let {gone} follow only those who ask it"),
+            line.with_watched(&left),
+        ),
+        Err(missing) => Fix::words(format!("give {gone} its own --namespace: {missing}")),
+    }
 }
 
 pub(super) fn not_watched(facts: &Facts) -> Result<Option<Finding>, Missing> {
@@ -115,18 +199,27 @@ pub(super) fn not_watched(facts: &Facts) -> Result<Option<Finding>, Missing> {
     if own_trigger(object).is_none() {
         return Ok(None);
     }
-    let Some(scaler) = facts.scaler.as_ref()? else { return Ok(None) };
-    let (watched, own) = (watched(scaler), namespace(object));
+    let scaler = facts.scaler.as_ref()?;
+    let line = Line::of(scaler)?;
+    let (mut watched, own) = (line.watched(), namespace(object));
     if watched.is_empty() || watched.contains(&own) {
         return Ok(None);
     }
+    let what = format!("the scaler watches {}, and not {own}", watched.join(" and "));
+    watched.push(own);
+    let (home, account) = (namespace(scaler), account(scaler));
     Ok(Some(Finding {
         id: "namespace-not-watched",
-        what: format!("the scaler watches {}, and not {own}", watched.join(" and ")),
+        what,
         why: "it knows nothing of this ScaledObject and answers KEDA with an error: the count stays \
               where it is",
-        fix: Fix::words(format!(
-            "add --namespace={own} to the scaler's arguments, and bind its role there"
+        fix: Fix::patch(
+            "let it watch this namespace too, and bind its role there",
+            line.with_watched(&watched),
+        )
+        .and(format!(
+            "kubectl create rolebinding {account} -n {own} --clusterrole={ROLE} \
+             --serviceaccount={home}:{account}"
         )),
     }))
 }
@@ -134,13 +227,8 @@ pub(super) fn not_watched(facts: &Facts) -> Result<Option<Finding>, Missing> {
 pub(super) fn tls_mismatch(facts: &Facts) -> Result<Option<Finding>, Missing> {
     let object = &facts.object;
     let Some(own) = own_trigger(object) else { return Ok(None) };
-    let Some(scaler) = facts.scaler.as_ref()? else { return Ok(None) };
-    let containers = list(scaler, "/spec/template/spec/containers");
-    let args = containers.iter().flat_map(|container| list(container, "/args"));
-    let has = |flag: &str| {
-        args.clone().filter_map(Value::as_str).any(|arg| arg.split('=').next() == Some(flag))
-    };
-    let (serves, demands) = (has("--tls-cert"), has("--tls-client-ca"));
+    let line = Line::of(facts.scaler.as_ref()?)?;
+    let (serves, demands) = (line.has("--tls-cert"), line.has("--tls-client-ca"));
     let shows = own.value.get("authenticationRef").is_some();
     let speaks = shows || own.has("enableTLS");
     let reference = own.pointer("authenticationRef");
@@ -150,7 +238,7 @@ pub(super) fn tls_mismatch(facts: &Facts) -> Result<Option<Finding>, Missing> {
             "the scaler demands a client certificate, and the trigger has no authenticationRef",
             Fix::patch(
                 "name the credentials (manifests/overlays/tls has them)",
-                Patch::to(object).set(&reference, credentials),
+                own.patch(object).set(&reference, credentials),
             ),
         )
     } else if serves && !speaks {
@@ -158,7 +246,7 @@ pub(super) fn tls_mismatch(facts: &Facts) -> Result<Option<Finding>, Missing> {
             "the scaler speaks TLS, and the trigger does not",
             Fix::patch(
                 "turn it on; the authority goes into a TriggerAuthentication",
-                Patch::to(object).set(&own.pointer("metadata/enableTLS"), "true"),
+                own.patch(object).set(&own.pointer("metadata/enableTLS"), "true"),
             ),
         )
     } else if !serves && speaks {
@@ -166,7 +254,7 @@ pub(super) fn tls_mismatch(facts: &Facts) -> Result<Option<Finding>, Missing> {
             "the trigger speaks TLS, and the scaler does not",
             Fix::patch(
                 "turn it off, or install manifests/overlays/tls",
-                Patch::to(object).remove(&reference).remove(&own.pointer("metadata/enableTLS")),
+                own.patch(object).remove(&reference).remove(&own.pointer("metadata/enableTLS")),
             ),
         )
     } else {

@@ -16,6 +16,7 @@ const DEFAULT_WINDOW_S: i64 = 300;
 const FIRST_HOLD_MS: u64 = 600_000;
 /// What the API server makes of a scaleUp without policies: so many pods in 15 s, or twice as many.
 const DEFAULT_STEP: i64 = 4;
+const DEFAULT_PERIOD_S: i64 = 15;
 /// From this minor version on an HPA has a tolerance of its own, by a feature gate first.
 const GATED_SINCE: u32 = 33;
 /// From this minor version on it has one always.
@@ -62,9 +63,9 @@ pub(super) fn limited_steps(facts: &Facts) -> Result<Option<Finding>, Missing> {
     let down = format!("{BEHAVIOR}/scaleDown");
     let mut patch = Patch::to(object);
     let mut limits = Vec::new();
-    let largest = largest_step(object, &up, 1).unwrap_or(DEFAULT_STEP);
-    if largest < max - 1 {
-        limits.push(format!("scaleUp takes {largest} at a time from one replica"));
+    let largest = largest_step(object, &up, 1).unwrap_or((DEFAULT_STEP, DEFAULT_PERIOD_S));
+    if largest.0 < max - 1 {
+        limits.push(format!("scaleUp takes {} from one replica", at_most(largest)));
         let policy = json!([{"type": "Pods", "value": max, "periodSeconds": 15}]);
         patch = patch.remove(&format!("{up}/selectPolicy")).set(&format!("{up}/policies"), policy);
     }
@@ -73,9 +74,9 @@ pub(super) fn limited_steps(facts: &Facts) -> Result<Option<Finding>, Missing> {
         limits.push(format!("scaleUp waits {window_s} s"));
         patch = patch.set(&format!("{up}/stabilizationWindowSeconds"), 0);
     }
-    let smallest = largest_step(object, &down, max).unwrap_or(max);
-    if smallest < max - 1 {
-        limits.push(format!("scaleDown takes {smallest} at a time from {max} replicas"));
+    let smallest = largest_step(object, &down, max).unwrap_or((max, DEFAULT_PERIOD_S));
+    if smallest.0 < max - 1 {
+        limits.push(format!("scaleDown takes {} from {max} replicas", at_most(smallest)));
         let policy = json!([{"type": "Percent", "value": 100, "periodSeconds": 15}]);
         patch =
             patch.remove(&format!("{down}/selectPolicy")).set(&format!("{down}/policies"), policy);
@@ -92,20 +93,28 @@ pub(super) fn limited_steps(facts: &Facts) -> Result<Option<Finding>, Missing> {
     }))
 }
 
-/// How many replicas the policies of a direction allow at once from this count; `None` where there
-/// are no policies.
-fn largest_step(object: &Value, direction: &str, from: i64) -> Option<i64> {
+/// How many replicas the policies of a direction allow from this count, and in how many seconds; `None`
+/// where there are no policies.
+///
+/// A policy that has room for the whole range limits nothing, however long its period: the HPA counts
+/// from what there was when the period began (Kubernetes, `calculateScaleUpLimitWithScalingRules`).
+fn largest_step(object: &Value, direction: &str, from: i64) -> Option<(i64, i64)> {
     let step = |policy: &Value| {
         let value = policy["value"].as_i64().unwrap_or(0);
         let is_share = policy["type"] == "Percent";
-        if is_share { (from.saturating_mul(value) + 99) / 100 } else { value }
+        let step = if is_share { (from.saturating_mul(value) + 99) / 100 } else { value };
+        (step, policy["periodSeconds"].as_i64().unwrap_or(DEFAULT_PERIOD_S))
     };
     let steps = list(object, &format!("{direction}/policies")).iter().map(step);
     match text(object, &format!("{direction}/selectPolicy")) {
-        Some("Disabled") => Some(0),
+        Some("Disabled") => Some((0, DEFAULT_PERIOD_S)),
         Some("Min") => steps.min(),
         Some(_) | None => steps.max(),
     }
+}
+
+fn at_most((step, period_s): (i64, i64)) -> String {
+    format!("{step} within {period_s} s")
 }
 
 pub(super) fn no_tolerance(facts: &Facts) -> Result<Option<Finding>, Missing> {

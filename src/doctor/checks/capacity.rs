@@ -27,7 +27,7 @@ pub(super) fn beyond_gpus(facts: &Facts) -> Result<Option<Finding>, Missing> {
             max(&facts.object)
         ),
         why: "beyond that pods stay Pending for ever, unless nodes can be added",
-        fix: lower(facts, all / each, "more nodes"),
+        fix: lower(facts, all / each, &format!("nodes with {needs} GPUs in all")),
     }))
 }
 
@@ -58,7 +58,7 @@ pub(super) fn beyond_quota(facts: &Facts) -> Result<Option<Finding>, Missing> {
             max(object)
         ),
         why: "the quota refuses the pods beyond it: the HPA goes on wanting what never comes",
-        fix: lower(facts, left / each, "a larger quota"),
+        fix: lower(facts, left / each, &format!("a quota that leaves {needs}")),
     }))
 }
 
@@ -72,8 +72,14 @@ fn gpus_of_a_replica(facts: &Facts) -> Result<Option<i64>, Missing> {
     Ok(each.filter(|gpus| *gpus > 0).map(i64::from))
 }
 
+/// A maximum that fits; where not even the minimum does, there is none.
 fn lower(facts: &Facts, fits: i64, of: &str) -> Fix {
-    let fits = fits.max(min(&facts.object)).max(1);
+    let least = min(&facts.object).max(1);
+    if fits < least {
+        return Fix::words(format!(
+            "get {of}: there is not even room for {least}, so that no maximum fits"
+        ));
+    }
     Fix::patch(
         format!("lower maxReplicaCount to what fits, {fits}, or get {of}"),
         Patch::to(&facts.object).set("/spec/maxReplicaCount", fits),

@@ -6,7 +6,9 @@ use serde_json::Value;
 
 use crate::doctor::facts::{Facts, Missing};
 use crate::doctor::finding::{Finding, Fix, Patch};
-use crate::doctor::object::{controller, integer, list, name, namespace, target_of, text, title};
+use crate::doctor::object::{
+    controller, integer, list, name, namespace, own_trigger, target_of, text, title,
+};
 
 /// Field managers that write the count because they scale.
 const SCALERS: [&str; 3] = ["kube-controller-manager", "keda", "kubectl-scale"];
@@ -18,24 +20,41 @@ pub(super) fn second_autoscaler(facts: &Facts) -> Result<Option<Finding>, Missin
     let object = &facts.object;
     let same = |other: &&Value| target_of(other) == target_of(object);
     let hpas = facts.other_hpas.as_ref().map(|all| all.iter().find(same));
-    let objects = facts.other_objects.as_ref().map(|all| all.iter().find(same));
+    let objects = facts.other_objects.as_ref().map(|all| all.iter().filter(same).collect());
     // One that is there is enough, whatever else could not be looked at.
-    let rival = match (&hpas, &objects) {
-        (Ok(Some(rival)), _) | (_, Ok(Some(rival))) => *rival,
-        (Ok(None), Ok(None)) => return Ok(None),
-        (Err(missing), _) | (_, Err(missing)) => return Err((*missing).into()),
+    let rivals: Vec<&Value> = match (hpas, objects) {
+        (Ok(Some(rival)), _) => vec![rival],
+        (Ok(None) | Err(_), Ok(rivals)) if !Vec::is_empty(&rivals) => rivals,
+        (Ok(None), Ok(_)) => return Ok(None),
+        (Err(missing), _) | (_, Err(missing)) => return Err(missing.into()),
     };
+    let all = || rivals.iter().copied().chain([object]);
+    // Each of them is told the same, so that whoever follows all findings keeps one.
+    let keep = all().min_by_key(|object| precedence(object)).unwrap_or(object);
+    let loser = if keep == object { rivals.first().copied() } else { Some(object) };
+    let Some(loser) = loser else { return Ok(None) };
     let (kind, target) = target_of(object);
-    let resource = if rival["kind"] == "ScaledObject" { "scaledobject" } else { "hpa" };
+    let names: Vec<String> = rivals.iter().map(|rival| title(rival)).collect();
+    let resource = if loser["kind"] == "ScaledObject" { "scaledobject" } else { "hpa" };
     Ok(Some(Finding {
         id: "second-autoscaler",
-        what: format!("{} scales {kind}/{target} too", title(rival)),
+        what: format!("{} scales {kind}/{target} too", names.join(" and ")),
         why: "two autoscalers of one target undo each other's steps: replicas start and die in a loop",
         fix: Fix::command(
-            "keep one of them",
-            format!("kubectl delete {resource} {} -n {}", name(rival), namespace(object)),
+            format!("keep one of them, such as {}", title(keep)),
+            format!(
+                "kubectl delete {resource} {} -n {} --ignore-not-found",
+                name(loser),
+                namespace(object)
+            ),
         ),
     }))
+}
+
+/// Which autoscaler of a target is kept: one of this scaler's, then the older one.
+fn precedence(object: &Value) -> (bool, &str, &str) {
+    let created = text(object, "/metadata/creationTimestamp").unwrap_or_default();
+    (own_trigger(object).is_none(), created, name(object))
 }
 
 pub(super) fn replicas_owned_elsewhere(facts: &Facts) -> Result<Option<Finding>, Missing> {
@@ -206,8 +225,9 @@ pub(super) fn no_selector(facts: &Facts) -> Result<Option<Finding>, Missing> {
         Some(_) => (
             format!("the scale of {kind}/{target} has no selector"),
             Fix::words(format!(
-                "give the resource definition of {kind} a labelSelectorPath under \
-                 subresources.scale, and let its controller fill it"
+                "give the resource definition of {kind} `subresources: {{scale: {{specReplicasPath: \
+                 .spec.replicas, statusReplicasPath: .status.replicas, labelSelectorPath: \
+                 .status.selector}}}}`, and let its controller write the pods' labels there"
             )),
         ),
         None => (

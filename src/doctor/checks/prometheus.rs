@@ -3,11 +3,12 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::doctor::facts::{Facts, Labels, Missing, Said, Selected};
 use crate::doctor::finding::{Finding, Fix, Patch};
-use crate::doctor::object::{name, namespace, own_trigger};
+use crate::doctor::object::{Trigger, list, name, namespace, own_trigger, text};
+use crate::doctor::workload::{Engine, pod_pointer};
 use crate::signals::engine::About;
 use crate::source::{Error as SourceError, FileRole, QueryFault};
 use crate::telemetry::ErrorChain;
@@ -15,6 +16,11 @@ use crate::trigger::{SourceKind, nearest};
 
 /// What nearly every fleet has, for a hint.
 const USUAL: &str = "vllm:num_requests_running";
+/// How a scrape of pods writes their namespace.
+const RELABEL: &str = "relabel_configs: [{source_labels: [__meta_kubernetes_namespace], \
+                       target_label: namespace}]";
+/// Where an engine is looked for that declares no port; vLLM's own default.
+const DEFAULT_PORT: u16 = 8_000;
 
 pub(super) fn unreadable(facts: &Facts) -> Result<Option<Finding>, Missing> {
     let prometheus = facts.prometheus.as_ref()?;
@@ -67,49 +73,71 @@ fn remedy(error: &SourceError) -> &'static str {
     }
 }
 
-/// What Prometheus said, where it is read for engines.
-fn said(facts: &Facts) -> Result<Option<&Said>, Missing> {
-    let prometheus = facts.prometheus.as_ref()?;
+/// What Prometheus said, where the trigger reads engines from it. What it does not say is its pods' own
+/// pages: the scaler's default in a cluster, which has all ScaledObjects.
+fn read_from(facts: &Facts) -> Result<Option<&Said>, Missing> {
     let source = own_trigger(&facts.object).and_then(|own| own.policy().source);
-    if source == Some(SourceKind::Pods) {
+    if source != Some(SourceKind::Prometheus) {
         return Ok(None);
     }
-    match &prometheus.said {
-        Ok(said) => Ok(Some(said)),
-        Err(_told) => Err(Missing::because("Prometheus cannot be read")),
-    }
+    said(facts).map(Some)
+}
+
+fn said(facts: &Facts) -> Result<&Said, Missing> {
+    let said = facts.prometheus.as_ref()?.said.as_ref();
+    said.map_err(|_told| Missing::because("Prometheus cannot be read"))
 }
 
 pub(super) fn no_engine_series(facts: &Facts) -> Result<Option<Finding>, Missing> {
-    let Some(said) = said(facts)? else { return Ok(None) };
+    let Some(said) = read_from(facts)? else { return Ok(None) };
     if !said.engines.is_empty() {
         return Ok(None);
     }
-    let object = &facts.object;
-    let selector = facts.target.as_ref().ok().and_then(|target| target.pointer("/spec/selector"));
-    // Without the target the label is a guess that a person sees.
-    let guess = json!({"matchLabels": {"app": name(object)}});
-    let monitor = json!({"apiVersion": "monitoring.coreos.com/v1", "kind": "PodMonitor",
-        "metadata": {"name": name(object), "namespace": namespace(object)},
-        "spec": {"selector": selector.unwrap_or(&guess),
-            "podMetricsEndpoints": [{"port": "http"}]}});
+    let Ok(target) = facts.target.as_ref() else {
+        return Err(Missing::because("which pods a PodMonitor would have to select is not known"));
+    };
     Ok(Some(Finding {
         id: "no-engine-series",
         what: format!("Prometheus has no series of any engine: expected {USUAL} or the like"),
         why: "with source: prometheus the scaler sees no engine, and holds the count for ever",
-        fix: Fix::command(
-            "let Prometheus scrape the engines (vLLM also has none under --disable-log-stats), or \
-             read them directly with source: pods",
-            format!(
-                "kubectl apply -f - <<'EOF'\n{}EOF",
-                serde_saphyr::to_string(&monitor).unwrap_or_default()
-            ),
-        ),
+        fix: scraped(target),
     }))
 }
 
+/// How Prometheus's operator comes to scrape the pods of a target, at a port that they have.
+fn scraped(target: &Value) -> Fix {
+    let container = Engine::of(target).map(|engine| engine.container).or_else(|| {
+        let pod = pod_pointer(target)?;
+        Some(format!("{pod}/containers/0"))
+    });
+    let container = container.unwrap_or_default();
+    let ports = list(target, &format!("{container}/ports"));
+    let named = |name: &&str| ports.iter().any(|port| port["name"] == **name);
+    let known = ["metrics", "http"].into_iter().find(named);
+    let known = known.or_else(|| ports.iter().find_map(|port| text(port, "/name")));
+    let endpoint = match (known, ports.first()) {
+        (Some(name), _) => json!({"port": name}),
+        (None, Some(port)) => json!({"portNumber": port["containerPort"]}),
+        (None, None) => json!({"port": "http"}),
+    };
+    let monitor = json!({"apiVersion": "monitoring.coreos.com/v1", "kind": "PodMonitor",
+        "metadata": {"name": name(target), "namespace": namespace(target)},
+        "spec": {"selector": target["spec"]["selector"], "podMetricsEndpoints": [endpoint]}});
+    let words = "let Prometheus scrape the engines (vLLM also has none under --disable-log-stats), or \
+                 take source out of the trigger: the scaler then reads the pods themselves";
+    let fix = if ports.is_empty() {
+        // A PodMonitor finds only ports that a pod declares.
+        let port = json!({"name": "http", "containerPort": DEFAULT_PORT});
+        Fix::patch(words, Patch::to(target).set(&format!("{container}/ports/-"), port))
+    } else {
+        Fix::words(words)
+    };
+    let monitor = serde_saphyr::to_string(&monitor).unwrap_or_default();
+    fix.and(format!("kubectl apply -f - <<'EOF'\n{}\nEOF", monitor.trim_end()))
+}
+
 pub(super) fn renamed(facts: &Facts) -> Result<Option<Finding>, Missing> {
-    let Some(said) = said(facts)? else { return Ok(None) };
+    let Some(said) = read_from(facts)? else { return Ok(None) };
     let own: Vec<&str> = within(said, namespace(&facts.object)).filter_map(metric).collect();
     if own.is_empty() || own.iter().any(|name| is_load(name)) {
         return Ok(None);
@@ -121,14 +149,14 @@ pub(super) fn renamed(facts: &Facts) -> Result<Option<Finding>, Missing> {
         why: "the scaler knows engines by their own names, in every version's spelling: under \
               another they are not there",
         fix: Fix::words(format!(
-            "keep the engine's own names: take out the relabeling or the recording rule that makes \
-             {near}, or read the engines directly with source: pods"
+            "keep the engine's own names: take out the metricRelabelings or the recording rule that \
+             makes {near}; or take source out of the trigger: the scaler then reads the pods themselves"
         )),
     }))
 }
 
 pub(super) fn elsewhere(facts: &Facts) -> Result<Option<Finding>, Missing> {
-    let Some(said) = said(facts)? else { return Ok(None) };
+    let Some(said) = read_from(facts)? else { return Ok(None) };
     let wanted = namespace(&facts.object);
     let loads = || said.engines.iter().filter(|labels| metric(labels).is_some_and(is_load));
     if loads().next().is_none() || within(said, wanted).next().is_some() {
@@ -150,12 +178,12 @@ pub(super) fn elsewhere(facts: &Facts) -> Result<Option<Finding>, Missing> {
             format!("no engine series has namespace={wanted:?}; nearest is namespace={near:?}"),
             format!(
                 "if {near:?} is meant, put the ScaledObject there; if the label is wrong, let the \
-                 scrape take it from __meta_kubernetes_namespace"
+                 scrape write it: {RELABEL}"
             ),
         ),
         None => (
             "the engines' series have no namespace label".to_owned(),
-            "let the scrape write it: relabel __meta_kubernetes_namespace to namespace".to_owned(),
+            format!("let the scrape write it: {RELABEL}"),
         ),
     };
     Ok(Some(Finding {
@@ -168,9 +196,9 @@ pub(super) fn elsewhere(facts: &Facts) -> Result<Option<Finding>, Missing> {
 }
 
 pub(super) fn other_model(facts: &Facts) -> Result<Option<Finding>, Missing> {
-    let Some(said) = said(facts)? else { return Ok(None) };
     let Some(own) = own_trigger(&facts.object) else { return Ok(None) };
     let Some(wanted) = own.metadata("modelName") else { return Ok(None) };
+    let said = said(facts)?;
     let loads = within(said, namespace(&facts.object));
     let loads = loads.filter(|labels| metric(labels).is_some_and(is_load));
     let models: Vec<&str> =
@@ -185,7 +213,7 @@ pub(super) fn other_model(facts: &Facts) -> Result<Option<Finding>, Missing> {
         why: "the scaler counts only that model's series, so it finds none",
         fix: Fix::patch(
             "take the name that the engine writes: its first --served-model-name",
-            Patch::to(&facts.object).set(&own.pointer("metadata/modelName"), near),
+            own.patch(&facts.object).set(&own.pointer("metadata/modelName"), near),
         ),
     }))
 }
@@ -194,19 +222,12 @@ pub(super) fn wake_unmatched(facts: &Facts) -> Result<Option<Finding>, Missing> 
     let Some(own) = own_trigger(&facts.object).filter(|own| own.has("wakeSource")) else {
         return Ok(None);
     };
-    let Ok(said) = &facts.prometheus.as_ref()?.said else {
-        return Err(Missing::because("Prometheus cannot be read"));
-    };
+    let said = said(facts)?;
     let Some(wake) = &said.wake else {
         return Err(Missing::because("the wake source's query is not known"));
     };
-    let matched = |selected: &Selected| {
-        let fits =
-            |labels: &Labels| selected.wants.iter().all(|want| labels.get(want.0) == Some(want.1));
-        selected.found.iter().any(fits)
-    };
     let missed =
-        wake.selectors.iter().find(|selected| !selected.found.is_empty() && !matched(selected));
+        wake.selectors.iter().find(|selected| !selected.found.is_empty() && !finds(selected));
     let gone = wake.selectors.first().filter(|_| wake.is_empty);
     let Some(selected) = missed.or(gone) else { return Ok(None) };
     let metric = &selected.metric;
@@ -240,9 +261,7 @@ pub(super) fn wake_unmatched(facts: &Facts) -> Result<Option<Finding>, Missing> 
             Some(has) => {
                 misses.push(format!("{label}={want:?}, nearest is {label}={has:?}"));
                 if own.metadata("modelName") == Some(want) {
-                    let pointer = own.pointer("metadata/modelName");
-                    let patch = Patch::to(&facts.object).set(&pointer, has.as_str());
-                    fix = Fix::patch("take the model's name as the gateway writes it", patch);
+                    fix = other_name(facts, own, (said, &wake.source), (label, want, has));
                 }
             }
             None => misses.push(format!("{label}={want:?}, and they have no label {label}")),
@@ -256,17 +275,44 @@ pub(super) fn wake_unmatched(facts: &Facts) -> Result<Option<Finding>, Missing> 
     }))
 }
 
+/// Whether there is a series that a selector asks for.
+fn finds(selected: &Selected) -> bool {
+    let fits =
+        |labels: &Labels| selected.wants.iter().all(|want| labels.get(want.0) == Some(want.1));
+    selected.found.iter().any(fits)
+}
+
+/// A model that the gateway calls otherwise than the trigger: the trigger's name is wrong, unless its
+/// engines have it.
+fn other_name(
+    facts: &Facts,
+    own: Trigger<'_>,
+    (said, source): (&Said, &str),
+    (label, want, has): (&str, &str, &str),
+) -> Fix {
+    let mut engines = within(said, namespace(&facts.object));
+    if engines.any(|labels| labels.get("model_name").is_some_and(|name| name == want)) {
+        return Fix::words(format!(
+            "the engines have {want:?}, so that it stays in the trigger: let the gateway use it too, \
+             or give the trigger a wake source of its own, a copy of {source:?} with {label}={has:?} \
+             in its query"
+        ));
+    }
+    let patch = own.patch(&facts.object).set(&own.pointer("metadata/modelName"), has);
+    Fix::patch("take the model's name as the gateway writes it", patch)
+}
+
 pub(super) fn unserved_model(facts: &Facts) -> Result<Option<Finding>, Missing> {
     let object = &facts.object;
     let Some(own) = own_trigger(object).filter(|own| own.has("wakeSource")) else {
         return Ok(None);
     };
     let Some(model) = own.metadata("modelName") else { return Ok(None) };
-    let Ok(said) = &facts.prometheus.as_ref()?.said else {
-        return Err(Missing::because("Prometheus cannot be read"));
-    };
+    let said = said(facts)?;
     let mut named = BTreeSet::new();
-    for selected in said.wake.iter().flat_map(|wake| &wake.selectors) {
+    let selectors = said.wake.iter().flat_map(|wake| &wake.selectors);
+    // Where the own model is not found, one of the others may well be it, as another check says.
+    for selected in selectors.filter(|selected| finds(selected)) {
         named.extend(models_beside(selected, model, namespace(object)));
     }
     for engine in &said.engines {

@@ -1,11 +1,11 @@
 //! The start of a replica: what makes it longer than it has to be, and what gives up before its end.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::cluster::pod_facts;
 use crate::doctor::facts::{Facts, Missing, NodeAutoscaler};
 use crate::doctor::finding::{Finding, Fix, Patch};
-use crate::doctor::object::{integer, list, name, text};
+use crate::doctor::object::{integer, list, text};
 use crate::doctor::workload::{Engine, pod_pointer};
 use crate::duration::format_millis;
 
@@ -27,23 +27,16 @@ pub(super) fn weights_in_image(facts: &Facts) -> Result<Option<Finding>, Missing
     if mounts.into_iter().flatten().any(holds) {
         return Ok(None);
     }
-    let claim = format!("{}-weights", name(engine.target));
-    let volume = json!({"name": "weights", "persistentVolumeClaim": {"claimName": claim}});
-    let mount = json!({"name": "weights", "mountPath": path, "readOnly": true});
     Ok(Some(Finding {
         id: "weights-in-image",
         what: format!("the model is {path}, and no volume is mounted there: it is in the image"),
         why: "each node pulls and unpacks tens of gigabytes before a replica can start, again for \
               each new version of the engine",
-        fix: Fix::patch(
-            format!(
-                "put the weights on a volume that is read as they load, such as the claim \
-                 {claim:?}, or on the nodes beforehand"
-            ),
-            Patch::to(engine.target)
-                .set(&format!("{}/volumes/-", engine.pod), volume)
-                .set(&format!("{}/volumeMounts/-", engine.container), mount),
-        ),
+        fix: Fix::words(format!(
+            "put the weights where they are read as they load and mount that at {path}: a \
+             persistentVolumeClaim that has them, or a hostPath that the nodes are given beforehand; \
+             which of them is there only you know"
+        )),
     }))
 }
 

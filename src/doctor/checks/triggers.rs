@@ -17,7 +17,7 @@ pub(super) fn bad_metadata(facts: &Facts) -> Result<Option<Finding>, Missing> {
     let object = &facts.object;
     let Some(own) = own_trigger(object) else { return Ok(None) };
     let Err(faults) = trigger::parse(own.pairs()) else { return Ok(None) };
-    let mut patch = Patch::to(object);
+    let mut patch = own.patch(object);
     for (key, value) in own.pairs() {
         let stem = key.strip_suffix(FROM_ENV).unwrap_or(key);
         let known = FIELDS.iter().find(|field| field.key == stem);
@@ -58,7 +58,7 @@ pub(super) fn value_metric(facts: &Facts) -> Result<Option<Finding>, Missing> {
               scales down under load, and to the minimum when none is ready",
         fix: Fix::patch(
             "take AverageValue: the answer is the count itself",
-            Patch::to(object).set(&own.pointer("metricType"), "AverageValue"),
+            own.patch(object).set(&own.pointer("metricType"), "AverageValue"),
         ),
     }))
 }
@@ -143,7 +143,7 @@ pub(super) fn target_beyond_engine(facts: &Facts) -> Result<Option<Finding>, Mis
               raises the count: a queue in front of it is not seen",
         fix: Fix::patch(
             "take it out: what one replica carries is learned",
-            Patch::to(object)
+            own.patch(object)
                 .remove(&own.pointer("metadata/targetInFlight"))
                 .remove(&own.pointer("metadata/targetInFlightFromEnv")),
         ),
@@ -158,8 +158,8 @@ fn without(
     words: &str,
 ) -> (String, Patch) {
     if own_trigger(object).is_some() {
-        let patch = Patch::to(object).remove(&format!("/spec/triggers/{}", trigger.index));
+        let patch = trigger.patch(object).remove(&format!("/spec/triggers/{}", trigger.index));
         return ("take it out: this scaler reads KV cache and GPU use itself".to_owned(), patch);
     }
-    (words.to_owned(), otherwise(Patch::to(object)))
+    (words.to_owned(), otherwise(trigger.patch(object)))
 }

@@ -40,7 +40,7 @@ pub(super) fn no_wake_source(facts: &Facts) -> Result<Option<Finding>, Missing> 
     let fix = match (own_trigger(object), source) {
         (Some(own), Some(source)) => Fix::patch(
             format!("name the wake source {source:?} of the scaler's configuration"),
-            Patch::to(object).set(&own.pointer("metadata/wakeSource"), source.as_str()),
+            own.patch(object).set(&own.pointer("metadata/wakeSource"), source.as_str()),
         ),
         (Some(_) | None, _) => Fix::patch(
             "keep one replica; or configure a wake source (manifests/examples/scale-to-zero) and \
@@ -69,12 +69,12 @@ pub(super) fn unknown_wake_source(facts: &Facts) -> Result<Option<Finding>, Miss
     let fix = match nearest {
         Some(nearest) => Fix::patch(
             format!("take {nearest:?}, the nearest of the configuration's"),
-            Patch::to(object).set(&own.pointer("metadata/wakeSource"), nearest),
+            own.patch(object).set(&own.pointer("metadata/wakeSource"), nearest),
         ),
         None => Fix::patch(
             "the configuration has no wake source at all: add one \
              (manifests/examples/scale-to-zero), or keep one replica and name none",
-            Patch::to(object)
+            own.patch(object)
                 .remove(&own.pointer("metadata/wakeSource"))
                 .set("/spec/minReplicaCount", min(object).max(1)),
         ),
@@ -102,7 +102,7 @@ pub(super) fn polled_wake(facts: &Facts) -> Result<Option<Finding>, Missing> {
         why: "KEDA opens no push stream: each wake waits for the next poll instead of half a second",
         fix: Fix::patch(
             "take external-push",
-            Patch::to(object).set(&own.pointer("type"), "external-push"),
+            own.patch(object).set(&own.pointer("type"), "external-push"),
         ),
     }))
 }

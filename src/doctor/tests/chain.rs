@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::sound::{put, sound, with_target};
-use super::{cured, in_order, only, patched, says};
+use super::{cured, in_order, only, patched, played, says};
 use crate::doctor::checks::seen_starts_ms;
 use crate::doctor::{Facts, NodeAutoscaler};
 
@@ -127,21 +127,19 @@ fn an_engine_that_finishes_by_itself_needs_the_grace_alone() {
 
 #[test]
 fn weights_inside_of_the_image_are_told() {
-    let mounts = format!("{ENGINE}/volumeMounts");
     for given in [
         json!(["--model=/weights/m1", "--shutdown-timeout=150"]),
         json!(["exec vllm serve /weights/m1 --shutdown-timeout 150"]),
         json!(["/weights/m1", "--shutdown-timeout=150"]),
     ] {
-        let mut broken = args(given);
-        let finding = patched("weights-in-image", &broken);
+        let broken = args(given);
+        let finding = played("weights-in-image", &broken, |fix, facts| {
+            // A claim that is not there would keep every new pod waiting.
+            assert!(fix.patch.is_none() && fix.text.contains("mount that at /weights/m1"));
+            let mount = json!([{"name": "w", "mountPath": "/weights/"}]);
+            put(facts.target.as_mut().unwrap(), &format!("{ENGINE}/volumeMounts"), mount);
+        });
         says(&finding, &["/weights/m1"]);
-        put(
-            broken.target.as_mut().unwrap(),
-            &mounts,
-            json!([{"name": "w", "mountPath": "/weights/"}]),
-        );
-        in_order(&broken);
     }
     // A name is loaded from where names are.
     in_order(&args(json!(["--model=Qwen/Qwen3-8B", "--shutdown-timeout=150"])));

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::sound::{hpa, pod, put, scaler, sound, with, with_target, yaml};
+use super::sound::{hpa, installation, pod, put, scaler, sound, with, with_target, yaml};
 use super::{Played, cured, in_order, only, patched, played, says};
 use crate::cluster::survey::Keda;
 use crate::doctor::{Facts, Lack, NodeAutoscaler, Nodes, Owner, Rights};
@@ -51,7 +51,7 @@ fn a_port_that_the_service_does_not_have_is_told() {
 
 #[test]
 fn without_any_scaler_installing_one_cures() {
-    let broken = Facts { service: Ok(None), scaler_services: Ok(Vec::new()), ..sound() };
+    let broken = Facts { service: Ok(None), installations: Ok(Vec::new()), ..sound() };
     played("no-such-service", &broken, |fix, facts| {
         assert!(fix.command.as_ref().unwrap().contains("kubectl apply -k manifests/"));
         *facts = sound();
@@ -66,37 +66,102 @@ fn a_headless_service_is_told() {
 }
 
 #[test]
-fn f107_two_installations_are_told() {
+fn a_headless_service_of_a_cluster_is_made_anew() {
     let mut broken = sound();
-    let mut second = broken.scaler_services.as_ref().unwrap()[0].clone();
-    second["metadata"]["namespace"] = json!("test");
-    broken.scaler_services.as_mut().unwrap().push(second);
-    let finding = played("two-scalers", &broken, |fix, facts| {
-        assert!(fix.command.as_ref().unwrap().contains("delete deployment,service -n test"));
-        facts.scaler_services.as_mut().unwrap().pop();
+    let service = broken.service.as_mut().unwrap().as_mut().unwrap();
+    service["metadata"]["uid"] = json!("1");
+    service["spec"]["clusterIP"] = json!("None");
+    let finding = only("headless-service", &broken);
+    let command = finding.fix.command.unwrap();
+    let (first, rest) = command.split_once('\n').unwrap();
+    assert_eq!(first, "kubectl replace --force -f - <<'EOF'");
+    let anew = yaml(rest.strip_suffix("\nEOF").unwrap());
+    let mut expected = sound().service.unwrap().unwrap();
+    expected["spec"].as_object_mut().unwrap().remove("clusterIP");
+    assert_eq!(anew, expected);
+}
+
+/// The sound workload, asking the first of these installations.
+fn among(installations: Vec<crate::doctor::Installation>) -> Facts {
+    Facts { installations: Ok(installations), ..sound() }
+}
+
+#[test]
+fn f107_two_installations_are_told() {
+    let own = || installation("ghostscaler", &["serve"], &["team-a"]);
+    let unasked = among(vec![own(), installation("aaa", &["serve"], &[])]);
+    let finding = played("two-scalers", &unasked, |fix, facts| {
+        let command = fix.command.as_deref().unwrap();
+        assert!(command.starts_with("kubectl delete deployment ghostscaler -n aaa "), "{command}");
+        facts.installations.as_mut().unwrap().pop();
     });
-    says(&finding, &["ghostscaler and test"]);
-    // The one that answers is never what is to be deleted, whatever the others are called.
-    broken.scaler_services.as_mut().unwrap()[1]["metadata"]["namespace"] = json!("aaa");
-    let command = only("two-scalers", &broken).fix.command.unwrap();
-    assert!(command.contains("delete deployment,service -n aaa"), "{command}");
-    broken.scaler_services.as_mut().unwrap()[0]["metadata"]["namespace"] = json!("elsewhere");
-    assert_eq!(only("two-scalers", &broken).fix.command, None);
+    says(&finding, &["aaa/ghostscaler and ghostscaler/ghostscaler follow the namespace team-a"]);
+    // Who asks the other keeps it: it is told to stay out of here, and nothing is deleted.
+    let asked = among(vec![own(), installation("aaa", &["serve"], &["team-b"])]);
+    let finding = patched("two-scalers", &asked);
+    assert_eq!(finding.fix.command, None);
+    let after = cured(&asked, &finding).installations.unwrap().remove(1).deployment.unwrap();
+    assert_eq!(
+        after.pointer("/spec/template/spec/containers/1/args").unwrap(),
+        &json!(["serve", "--namespace=team-b"])
+    );
+    let told = ["serve", "--namespace", "team-a,team-b", "-v"];
+    let told = among(vec![own(), installation("aaa", &told, &["team-b"])]);
+    let after = cured(&told, &patched("two-scalers", &told)).installations.unwrap().remove(1);
+    assert_eq!(
+        after.deployment.unwrap().pointer("/spec/template/spec/containers/1/args").unwrap(),
+        &json!(["serve", "-v", "--namespace=team-b"])
+    );
+    // Two that follow different namespaces are none too many.
+    in_order(&among(vec![own(), installation("aaa", &["serve", "--namespace=team-b"], &[])]));
+    let unknown = crate::doctor::Installation {
+        asked_from: Err(super::Missing::because("nobody looked")),
+        ..installation("aaa", &["serve"], &[])
+    };
+    let finding = only("two-scalers", &among(vec![own(), unknown]));
+    assert_eq!((finding.fix.command, finding.fix.patch), (None, None));
+}
+
+/// Two ScaledObjects of a namespace, each asking another scaler: both findings keep the same one.
+#[test]
+fn no_two_findings_take_away_each_others_scaler() {
+    let both = || {
+        let first = installation("aaa", &["serve"], &["team-a"]);
+        vec![installation("ghostscaler", &["serve"], &["team-a"]), first]
+    };
+    let moves = only("two-scalers", &among(both()));
+    let patch = moves.fix.patch.unwrap().command();
+    assert!(patch.contains("value: ghostscaler.aaa.svc.cluster.local:9090"), "{patch}");
+    let mut stays = among(both());
+    let address = json!("ghostscaler.aaa:9090");
+    put(&mut stays.object, &format!("{METADATA}/scalerAddress"), address);
+    let stays = only("two-scalers", &stays);
+    assert_eq!((stays.fix.command, stays.fix.patch), (None, None));
+    assert!(stays.fix.text.contains("keep aaa/ghostscaler"), "{}", stays.fix.text);
+}
+
+#[test]
+fn a_scaler_that_is_not_found_is_none_that_is_in_order() {
+    let unknown = Facts { scaler: Err(super::Missing::because("no Deployment")), ..sound() };
+    let unseen: Vec<_> = super::examine(&unknown).not_looked_at;
+    let ids: Vec<&str> = unseen.iter().map(|(id, _)| *id).collect();
+    assert_eq!(ids, ["tls-mismatch", "namespace-not-watched"]);
+    // Nor one whose pods do something else.
+    let other = Facts { scaler: Ok(scaler(&["doctor"])), ..sound() };
+    assert_eq!(super::examine(&other).not_looked_at.len(), 2);
 }
 
 #[test]
 fn a_namespace_that_the_scaler_does_not_watch_is_told() {
-    let watching = |args: &[&str]| Facts { scaler: Ok(Some(scaler(args))), ..sound() };
-    let finding = played(
-        "namespace-not-watched",
-        &watching(&["serve", "--namespace=team-b,team-c"]),
-        |fix, facts| {
-            assert!(fix.text.contains("--namespace=team-a"), "{}", fix.text);
-            let args = ["serve", "--namespace=team-b,team-c", "--namespace=team-a"];
-            facts.scaler = Ok(Some(scaler(&args)));
-        },
-    );
+    let watching = |args: &[&str]| Facts { scaler: Ok(scaler(args)), ..sound() };
+    let broken = watching(&["serve", "--namespace=team-b,team-c"]);
+    let finding = patched("namespace-not-watched", &broken);
     says(&finding, &["watches team-b and team-c, and not team-a"]);
+    assert_eq!(
+        finding.fix.command.as_deref().unwrap(),
+        "kubectl create rolebinding ghostscaler -n team-a --clusterrole=ghostscaler \
+         --serviceaccount=ghostscaler:ghostscaler"
+    );
     in_order(&watching(&["serve", "--namespace", "team-a"]));
 }
 
@@ -133,10 +198,10 @@ fn f106_pods_that_end_and_those_of_a_rollout_are_no_drift() {
 #[test]
 fn f110_a_scaler_that_demands_a_certificate_is_told_where_none_is_shown() {
     let serving = ["serve", "--tls-cert=/tls/tls.crt", "--tls-key=/tls/tls.key"];
-    let plain = Facts { scaler: Ok(Some(scaler(&serving))), ..sound() };
+    let plain = Facts { scaler: Ok(scaler(&serving)), ..sound() };
     says(&patched("tls-mismatch", &plain), &["the scaler speaks TLS"]);
     let demanding = [&serving[..], &["--tls-client-ca=/tls/ca.crt"]].concat();
-    let mut demanding = Facts { scaler: Ok(Some(scaler(&demanding))), ..sound() };
+    let mut demanding = Facts { scaler: Ok(scaler(&demanding)), ..sound() };
     put(&mut demanding.object, &format!("{METADATA}/enableTLS"), json!("true"));
     says(&patched("tls-mismatch", &demanding), &["demands a client certificate"]);
     let one_sided = with("/spec/triggers/0/authenticationRef", json!({"name": "ghostscaler"}));
@@ -154,42 +219,51 @@ fn f10_a_target_that_the_engine_cannot_exceed_is_told() {
     in_order(&broken);
 }
 
-#[test]
-fn a_permission_that_the_account_lacks_is_told_with_its_rule() {
-    let lack = Lack { api_group: "", resource: "pods", verbs: vec!["watch"] };
-    let account = "ghostscaler/ghostscaler".to_owned();
-    let rights = Rights { account, lacks: vec![lack], own_lacks: Vec::new() };
-    let broken = Facts { rights: Ok(rights), ..sound() };
-    let finding = only("missing-permission", &broken);
-    says(&finding, &["watch pods (core)"]);
-    let mut role = json!({"kind": "ClusterRole", "metadata": {"name": "ghostscaler"}, "rules": []});
-    json_patch::patch(&mut role, &finding.fix.patch.unwrap().operations).unwrap();
-    let rule = json!({"apiGroups": [""], "resources": ["pods"], "verbs": ["watch"]});
-    assert_eq!(role["rules"], json!([rule]));
-    // With the rule the account lacks nothing.
-    let mut after = broken;
-    after.rights.as_mut().unwrap().lacks.clear();
-    in_order(&after);
+/// The objects that a command applies.
+fn applied(finding: &crate::doctor::Finding) -> Vec<Value> {
+    let command = finding.fix.command.as_deref().unwrap();
+    let text = command.strip_prefix("kubectl apply -f - <<'EOF'\n").unwrap();
+    serde_saphyr::from_multiple(text.strip_suffix("\nEOF").unwrap()).unwrap()
 }
 
 #[test]
-fn a_permission_that_the_replicas_lack_in_their_own_namespace_is_told_with_its_rule() {
+fn a_permission_that_the_account_lacks_is_told_with_its_role() {
+    let lack = Lack { api_group: "", resource: "pods", verbs: vec!["watch"] };
+    let mut broken = sound();
+    broken.rights.as_mut().unwrap().lacks.push(lack);
+    let finding = only("missing-permission", &broken);
+    says(&finding, &["watch pods (core)"]);
+    let [role, binding] = applied(&finding).try_into().unwrap();
+    assert_eq!(role["kind"], "ClusterRole");
+    let rule = json!({"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]});
+    let rules = role["rules"].as_array().unwrap();
+    assert!(rules.contains(&rule) && rules.len() == crate::cluster::RBAC.len(), "{rules:?}");
+    assert_eq!(binding["roleRef"]["name"], role["metadata"]["name"]);
+    assert_eq!(binding["subjects"][0]["namespace"], "ghostscaler");
+    // A scaler of some namespaces has no use for what only a cluster gives.
+    broken.rights.as_mut().unwrap().within = Some("team-a".to_owned());
+    let [role, binding] = applied(&only("missing-permission", &broken)).try_into().unwrap();
+    assert_eq!((&role["kind"], &role["metadata"]["namespace"]), (&json!("Role"), &json!("team-a")));
+    assert_eq!(binding["kind"], "RoleBinding");
+    assert!(!role["rules"].to_string().contains("nodes"), "{role}");
+}
+
+#[test]
+fn a_permission_that_the_replicas_lack_in_their_own_namespace_is_told_with_its_role() {
     let own_lacks =
         vec![Lack { api_group: "coordination.k8s.io", resource: "leases", verbs: vec!["update"] }];
-    let account = "scalers/ghostscaler".to_owned();
-    let rights = Rights { account, lacks: Vec::new(), own_lacks };
-    let broken = Facts { rights: Ok(rights), ..sound() };
-    let finding = only("missing-own-permission", &broken);
+    let account = "scalers/gpu".to_owned();
+    let rights = Rights { account, within: None, lacks: Vec::new(), own_lacks };
+    let finding = only("missing-own-permission", &Facts { rights: Ok(rights), ..sound() });
     says(&finding, &["update leases (coordination.k8s.io)", "own namespace"]);
-    let patch = finding.fix.patch.unwrap();
-    let mut role = json!({"kind": "Role", "rules": []});
-    json_patch::patch(&mut role, &patch.operations).unwrap();
-    let rule = json!({"apiGroups": ["coordination.k8s.io"], "resources": ["leases"],
-        "verbs": ["update"]});
-    assert_eq!(role["rules"], json!([rule]));
-    let mut after = broken;
-    after.rights.as_mut().unwrap().own_lacks.clear();
-    in_order(&after);
+    let [role, binding] = applied(&finding).try_into().unwrap();
+    assert_eq!(role["metadata"], json!({"name": "gpu-own-needs", "namespace": "scalers"}));
+    assert_eq!(role["rules"].as_array().unwrap().len(), crate::cluster::OWN_RBAC.len());
+    assert_eq!(
+        binding["subjects"],
+        json!([{"kind": "ServiceAccount", "name": "gpu",
+        "namespace": "scalers"}])
+    );
 }
 
 #[test]
@@ -241,21 +315,39 @@ fn f104_a_second_autoscaler_of_the_target_is_told() {
     rival["metadata"] = json!({"name": "llm-cpu", "namespace": "team-a"});
     let broken = Facts { other_hpas: Ok(vec![rival]), ..sound() };
     let finding = played("second-autoscaler", &broken, |fix, facts| {
-        assert_eq!(fix.command.as_ref().unwrap(), "kubectl delete hpa llm-cpu -n team-a");
+        assert_eq!(
+            fix.command.as_ref().unwrap(),
+            "kubectl delete hpa llm-cpu -n team-a --ignore-not-found"
+        );
         facts.other_hpas = Ok(Vec::new());
     });
     says(&finding, &["HorizontalPodAutoscaler/llm-cpu", "Deployment/llm"]);
 
+    // KEDA's default kind is a Deployment.
     let mut second = sound().object;
     second["metadata"]["name"] = json!("llm-2");
-    // KEDA's default kind is a Deployment.
     put(&mut second, "/spec/scaleTargetRef", json!({"name": "llm"}));
-    let broken = Facts { other_objects: Ok(vec![second]), ..sound() };
-    let finding = played("second-autoscaler", &broken, |fix, facts| {
-        assert_eq!(fix.command.as_ref().unwrap(), "kubectl delete scaledobject llm-2 -n team-a");
+    let broken = Facts { other_objects: Ok(vec![second.clone()]), ..sound() };
+    let finding = played("second-autoscaler", &broken, |_fix, facts| {
         facts.other_objects = Ok(Vec::new());
     });
     says(&finding, &["ScaledObject/llm-2"]);
+    let command = "kubectl delete scaledobject llm-2 -n team-a --ignore-not-found";
+    assert_eq!(finding.fix.command.as_deref(), Some(command));
+    // Of the two both findings keep the same: one of this scaler's, then the older.
+    let other_way =
+        Facts { object: second.clone(), other_objects: Ok(vec![sound().object]), ..sound() };
+    assert_eq!(only("second-autoscaler", &other_way).fix, finding.fix);
+    second["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
+    let mut younger = sound();
+    younger.object["metadata"]["creationTimestamp"] = json!("2026-01-02T00:00:00Z");
+    younger.other_objects = Ok(vec![second.clone()]);
+    let command = only("second-autoscaler", &younger).fix.command.unwrap();
+    assert!(command.contains("scaledobject llm -n"), "{command}");
+    second["spec"]["triggers"] = json!([{"type": "cpu", "metadata": {"value": "80"}}]);
+    younger.other_objects = Ok(vec![second]);
+    let command = only("second-autoscaler", &younger).fix.command.unwrap();
+    assert!(command.contains("scaledobject llm-2 -n"), "{command}");
 }
 
 #[test]
@@ -427,6 +519,29 @@ fn f64_memory_as_a_signal_is_told() {
     says(&finding, &["DCGM_FI_DEV_FB_USED"]);
 }
 
+/// A trigger that one finding takes out moves the others up: what the next would change is then another.
+#[test]
+fn changes_to_several_triggers_never_meet_the_wrong_one() {
+    let query = |query: &str| json!({"type": "prometheus", "metadata": {"query": query}});
+    let mut facts = sound();
+    let own = facts.object["spec"]["triggers"][0].clone();
+    facts.object["spec"]["triggers"] =
+        json!([query("avg(vllm:kv_cache_usage_perc)"), query("avg(DCGM_FI_DEV_FB_USED)"), own]);
+    put(&mut facts.object, "/spec/triggers/2/type", json!("external"));
+    // All that is printed is pasted, what fails is not, and then it is looked once more.
+    for _ in 0..3 {
+        let mut object = facts.object.clone();
+        for finding in super::examine(&facts).findings {
+            // The HPA follows the places of the triggers by itself.
+            let Some(patch) = finding.fix.patch else { continue };
+            let _refused = json_patch::patch(&mut object, &patch.operations);
+        }
+        facts.object = object;
+    }
+    in_order(&facts);
+    assert_eq!(facts.object["spec"]["triggers"], json!([own]));
+}
+
 #[test]
 fn f03_two_dampers_in_a_row_are_told_with_their_sum() {
     let window = format!("{BEHAVIOR}/scaleDown/stabilizationWindowSeconds");
@@ -442,16 +557,22 @@ fn f03_two_dampers_in_a_row_are_told_with_their_sum() {
 #[test]
 fn steps_that_the_hpa_limits_are_told() {
     for (pointer, value, said) in [
-        ("scaleUp/policies", json!(null), "scaleUp takes 4 at a time"),
-        ("scaleUp/policies/0/value", json!(2), "scaleUp takes 2 at a time"),
-        ("scaleUp/selectPolicy", json!("Disabled"), "scaleUp takes 0 at a time"),
+        ("scaleUp/policies", json!(null), "scaleUp takes 4 within 15 s"),
+        ("scaleUp/policies/0/value", json!(2), "scaleUp takes 2 within 15 s"),
+        ("scaleUp/selectPolicy", json!("Disabled"), "scaleUp takes 0 within 15 s"),
         ("scaleUp/stabilizationWindowSeconds", json!(60), "scaleUp waits 60 s"),
-        ("scaleDown/policies/0/value", json!(10), "scaleDown takes 2 at a time from 12"),
+        ("scaleDown/policies/0/value", json!(10), "scaleDown takes 2 within 15 s from 12"),
     ] {
         let broken = with(&format!("{BEHAVIOR}/{pointer}"), value);
         let finding = patched("limited-steps", &broken);
         says(&finding, &[said]);
     }
+    let slow = json!([{"type": "Pods", "value": 6, "periodSeconds": 1800}]);
+    let finding = patched("limited-steps", &with(&format!("{BEHAVIOR}/scaleUp/policies"), slow));
+    says(&finding, &["scaleUp takes 6 within 1800 s"]);
+    // Counted from what there was when the period began, the whole range is no limit.
+    let whole = json!([{"type": "Pods", "value": 12, "periodSeconds": 1800}]);
+    in_order(&with(&format!("{BEHAVIOR}/scaleUp/policies"), whole));
 }
 
 #[test]
@@ -499,6 +620,28 @@ fn f86_a_maximum_beyond_the_nodes_gpus_is_told() {
     // What stands now is no bound where nodes are added.
     broken.nodes.as_mut().unwrap().autoscaler = Some(NodeAutoscaler::Karpenter);
     in_order(&broken);
+}
+
+/// A patch that lowers the maximum to what needs more than there is would cure nothing.
+#[test]
+fn f86_where_not_even_one_fits_no_maximum_is_offered() {
+    let mut broken = sound();
+    *broken.nodes.as_mut().unwrap() = Nodes { gpus: 1, autoscaler: None };
+    let finding = played("max-beyond-gpus", &broken, |fix, facts| {
+        assert!(fix.text.contains("nodes with 24 GPUs in all"), "{}", fix.text);
+        facts.nodes.as_mut().unwrap().gpus = 24;
+    });
+    assert_eq!(finding.fix.patch, None);
+    let mut broken = with("/spec/minReplicaCount", json!(4));
+    put(&mut broken.object, "/spec/cooldownPeriod", json!(null));
+    broken.quotas.as_mut().unwrap()[0]["status"] = json!({
+        "hard": {"requests.nvidia.com/gpu": "7"}, "used": {"requests.nvidia.com/gpu": "6"}});
+    let finding = played("max-beyond-quota", &broken, |fix, facts| {
+        assert!(fix.text.contains("a quota that leaves 24"), "{}", fix.text);
+        let hard = json!({"requests.nvidia.com/gpu": "24"});
+        facts.quotas.as_mut().unwrap()[0]["status"]["hard"] = hard;
+    });
+    assert_eq!(finding.fix.patch, None);
 }
 
 #[test]

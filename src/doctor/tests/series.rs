@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::sound::{engine, labels, said, sound, with_said};
+use super::sound::{engine, labels, put, said, sound, with_said};
 use super::{Played, in_order, patched, played, says};
 use crate::doctor::{Facts, Prometheus, Said, Selected};
 use crate::source::Error;
@@ -41,10 +41,34 @@ fn no_series_of_any_engine_is_told() {
     let finding = played("no-engine-series", &broken, CURE);
     says(&finding, &["vllm:num_requests_running"]);
     assert!(finding.fix.command.unwrap().contains("kind: PodMonitor"));
-    // Who reads the engines themselves needs none.
+    // Who reads the engines themselves needs none, which is the default.
     let mut direct = broken;
-    direct.object["spec"]["triggers"][0]["metadata"]["source"] = json!("pods");
-    in_order(&direct);
+    for source in [json!("pods"), json!(null)] {
+        direct.object["spec"]["triggers"][0]["metadata"]["source"] = source;
+        in_order(&direct);
+    }
+}
+
+#[test]
+fn a_monitor_of_pods_names_a_port_that_they_have() {
+    let port_of = |ports: serde_json::Value| {
+        let mut broken = with_said(Said { engines: Vec::new(), ..said() });
+        let target = broken.target.as_mut().unwrap();
+        put(target, "/spec/template/spec/containers/1/ports", ports);
+        let fix = super::only("no-engine-series", &broken).fix;
+        let monitor = fix.command.unwrap();
+        let endpoint = monitor.split_once("podMetricsEndpoints:").unwrap().1;
+        (endpoint.lines().nth(1).unwrap().trim().to_owned(), fix.patch.map(|patch| patch.command()))
+    };
+    let named = json!([{"containerPort": 1}, {"name": "http", "containerPort": 8000}]);
+    assert_eq!(port_of(named), ("- port: http".to_owned(), None));
+    let other = json!([{"name": "api", "containerPort": 8000}]);
+    assert_eq!(port_of(other), ("- port: api".to_owned(), None));
+    let bare = json!([{"containerPort": 8080}]);
+    assert_eq!(port_of(bare), ("- portNumber: 8080".to_owned(), None));
+    let (port, patch) = port_of(json!([]));
+    assert_eq!(port, "- port: http");
+    assert!(patch.unwrap().contains("containerPort: 8000"), "one that a pod declares");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::cluster::survey::Keda;
 use crate::config;
 use crate::doctor::{
-    Facts, Labels, NodeAutoscaler, Nodes, Prometheus, Rights, Said, Selected, Wake,
+    Facts, Installation, Labels, NodeAutoscaler, Nodes, Prometheus, Rights, Said, Selected, Wake,
 };
 
 const OBJECT: &str = r#"
@@ -86,7 +86,7 @@ const SERVICE: &str = r#"
 apiVersion: v1
 kind: Service
 metadata: {name: ghostscaler, namespace: ghostscaler}
-spec: {clusterIP: 10.0.0.7, ports: [{name: grpc, port: 9090}, {name: http, port: 8080}]}
+spec: {selector: {app: scaler}, clusterIP: 10.0.0.7, ports: [{name: grpc, port: 9090}, {name: http, port: 8080}]}
 "#;
 
 pub(super) const CONFIGURATION: &str = r#"
@@ -114,7 +114,19 @@ pub(super) fn hpa() -> Value {
 /// The scaler's Deployment with these arguments.
 pub(super) fn scaler(args: &[&str]) -> Value {
     json!({"kind": "Deployment", "metadata": {"name": "ghostscaler", "namespace": "ghostscaler"},
-        "spec": {"template": {"spec": {"containers": [{"name": "ghostscaler", "args": args}]}}}})
+        "spec": {"template": {"metadata": {"labels": {"app": "scaler"}}, "spec": {
+            "serviceAccountName": "ghostscaler",
+            "containers": [{"name": "proxy", "args": ["--namespace=none"]},
+                {"name": "ghostscaler", "args": args}]}}}})
+}
+
+/// An installation of this name, asked from these namespaces.
+pub(super) fn installation(home: &str, args: &[&str], asked_from: &[&str]) -> Installation {
+    let (mut service, mut deployment) = (yaml(SERVICE), scaler(args));
+    service["metadata"]["namespace"] = json!(home);
+    deployment["metadata"]["namespace"] = json!(home);
+    let asked_from = Ok(asked_from.iter().map(|&name| name.to_owned()).collect());
+    Installation { service, deployment: Ok(deployment), asked_from }
 }
 
 /// Series of one engine that is labelled as it should be.
@@ -153,7 +165,6 @@ pub(super) fn with_said(said: Said) -> Facts {
 
 /// Everything is right, and everything is known.
 pub(super) fn sound() -> Facts {
-    let service = yaml(SERVICE);
     Facts {
         object: yaml(OBJECT),
         target: Ok(yaml(TARGET)),
@@ -163,9 +174,9 @@ pub(super) fn sound() -> Facts {
         other_hpas: Ok(Vec::new()),
         other_objects: Ok(Vec::new()),
         pods: Ok((0..3).map(pod).collect()),
-        service: Ok(Some(service.clone())),
-        scaler: Ok(Some(scaler(&["serve"]))),
-        scaler_services: Ok(vec![service]),
+        service: Ok(Some(yaml(SERVICE))),
+        scaler: Ok(scaler(&["serve"])),
+        installations: Ok(vec![installation("ghostscaler", &["serve"], &["team-a"])]),
         configuration: Ok(Arc::new(config::parse(CONFIGURATION).unwrap())),
         kubernetes_minor: Ok(36),
         keda: Ok(Keda::Installed { takes_tolerance: true }),
@@ -178,8 +189,10 @@ pub(super) fn sound() -> Facts {
         nodes: Ok(Nodes { gpus: 64, autoscaler: Some(NodeAutoscaler::Karpenter) }),
         quotas: Ok(vec![json!({"metadata": {"name": "gpus"}, "status": {
             "hard": {"requests.nvidia.com/gpu": "40"}, "used": {"requests.nvidia.com/gpu": "10"}}})]),
+        stranger: Ok(None),
         rights: Ok(Rights {
             account: "ghostscaler/ghostscaler".to_owned(),
+            within: None,
             lacks: Vec::new(),
             own_lacks: Vec::new(),
         }),

@@ -108,6 +108,26 @@ fn a_fallback_of_zero_is_none() {
 }
 
 #[test]
+fn a_fallback_that_cannot_fire_is_told() {
+    let fallback = json!({"failureThreshold": 3, "replicas": 3});
+    let with_fallback = || with("/spec/fallback", fallback.clone());
+    in_order(&with_fallback());
+    let unbounded = with("/spec/fallback", json!({"replicas": 3}));
+    says(&patched("fallback-never-fires", &unbounded), &["no failureThreshold"]);
+    let mut shadow = with_fallback();
+    put(&mut shadow.object, &format!("{METADATA}/mode"), json!("shadow"));
+    says(&patched("fallback-never-fires", &shadow), &["mode is shadow"]);
+    for (target, said) in [(json!("2.5"), "is 2.5"), (json!(null), "is missing")] {
+        let mut formula = with_fallback();
+        let modifiers = json!({"formula": "a + b", "target": "2"});
+        put(&mut formula.object, "/spec/advanced/scalingModifiers", modifiers);
+        in_order(&formula);
+        put(&mut formula.object, "/spec/advanced/scalingModifiers/target", target);
+        says(&patched("fallback-never-fires", &formula), &[said]);
+    }
+}
+
+#[test]
 fn f49_a_fallback_below_the_usual_count_is_told() {
     let fallback = json!({"failureThreshold": 3, "replicas": 3});
     let mut broken = with_target("/spec/replicas", json!(8));

@@ -199,11 +199,50 @@ async fn who_followed_before_stays_ready_while_the_new_leader_recalls() {
     };
     shared.members.publish(&own).await.unwrap();
     until("the leader is announced", || store.get(&format!("{LEASE}-first")).is_some()).await;
-    assert!(!shared.hears_of_recall());
-    let why = office::follow_once(&shared, &identity, Some("first")).await;
-    assert!(shared.hears_of_recall(), "{why}");
-    assert!(!stays_ready(STALE, true, false), "KEDA shall ask the leader");
-    assert!(stays_ready(STALE, true, true), "which answers nobody yet");
+    let name = Arc::from("first");
+    assert!(!shared.heard.head(Some(&name)).stays_ready(STALE), "KEDA shall ask the leader");
+    let why = office::follow_once(&shared, &identity, Some(&name)).await;
+    assert!(shared.heard.head(Some(&name)).stays_ready(STALE), "which answers nobody yet: {why}");
+}
+
+/// The Lease as a process has it that is no scaler, and renews it for ever.
+fn take_the_lease(store: &Store, transitions: i32) {
+    let now = jiff::Timestamp::now();
+    store.put(
+        LEASE,
+        serde_json::json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": {"name": "ghostscaler", "namespace": "gs"},
+            "spec": {"holderIdentity": "somebody", "leaseDurationSeconds": 10,
+                "leaseTransitions": transitions, "renewTime": format!("{now:.6}")}}),
+    );
+}
+
+#[tokio::test]
+async fn a_stranger_that_holds_the_lease_turns_no_replica_away_that_knows_the_counts() {
+    let store = Store::start().await;
+    let (leader, follower) = pair(&store, workload(5, 5, &[]), workload(1, 2, &[])).await;
+    let mut n_renewals = 0;
+    let mut renewed_until = async |what: &str, is: &dyn Fn() -> bool| {
+        let end = Instant::now() + SOON;
+        while !is() {
+            assert!(Instant::now() < end, "not in time: {what}");
+            n_renewals += 1;
+            take_the_lease(&store, n_renewals);
+            sleep(Duration::from_millis(200)).await;
+        }
+    };
+    renewed_until("nobody decides", &|| !leader.is_leading() && !follower.is_leading()).await;
+    let knows = |replica: &Replica| replica.parts.metrics.is_lease_strangers();
+    renewed_until("both know the stranger", &|| knows(&leader) && knows(&follower)).await;
+    // Longer than a leader may be silent.
+    let since = Instant::now();
+    renewed_until("it lasts", &|| since.elapsed() > STALE + Duration::from_secs(3)).await;
+    assert!(*leader.can_answer.borrow() && *follower.can_answer.borrow(), "who else would answer?");
+    assert_eq!((leader.want(), follower.want()), (5, 5));
+    // It goes, and all is as before.
+    store.remove(LEASE);
+    until("one decides again", || leader.is_leading() || follower.is_leading()).await;
+    until("neither sees a stranger", || !knows(&leader) && !knows(&follower)).await;
 }
 
 #[tokio::test]

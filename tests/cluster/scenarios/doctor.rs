@@ -37,6 +37,36 @@ pub(crate) async fn doctor(scene: &mut Scene) {
     assert_eq!(found, Vec::<String>::new(), "{text}");
     scene.timeline.say("pasted, and nothing is left");
     scene.until("the target is ready again", 90, |now| now.ready.is_some_and(|n| n > 0)).await;
+    headless(scene);
+}
+
+/// A Service cannot be given an address: the printed command makes it anew.
+fn headless(scene: &mut Scene) {
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": "scaler", "labels": {"team": "a"}},
+        "spec": {"clusterIP": "None", "selector": {"app": "scaler"},
+            "ports": [{"name": "grpc", "port": 9090, "appProtocol": "kubernetes.io/h2c"}]},
+    });
+    scene.apply(&service);
+    let address = format!("scaler.{}.svc.cluster.local:9090", scene.namespace);
+    let patch = json!([{"op": "replace", "path": "/spec/triggers/0/metadata/scalerAddress",
+        "value": address}]);
+    let words = ["patch", "scaledobject", "llm", "-n", &scene.namespace, "--type=json"];
+    scene.kubectl().run(&[&words[..], &["--patch", &patch.to_string()]].concat());
+    let (found, text) = examined(scene);
+    assert!(found.contains(&"headless-service".to_owned()), "{text}");
+    let mut blocks = text.split("\n\n").filter(|block| block.starts_with("kubectl replace"));
+    paste(scene, blocks.next().unwrap());
+    let (found, text) = examined(scene);
+    assert!(!found.contains(&"headless-service".to_owned()), "{text}");
+    let words = ["get", "service", "scaler", "-n", &scene.namespace, "-o", "json"];
+    let anew: Value = serde_json::from_str(&scene.kubectl().run(&words)).unwrap();
+    let has_address = anew["spec"]["clusterIP"].as_str().is_some_and(|it| it != "None");
+    assert!(has_address && anew["metadata"]["labels"]["team"] == "a", "{anew:#}");
+    let port = &anew["spec"]["ports"][0];
+    assert_eq!((&port["name"], &port["port"]), (&json!("grpc"), &json!(9090)));
+    scene.timeline.say("a headless Service has an address of its own");
 }
 
 /// The ids of the findings, and the page.

@@ -142,7 +142,14 @@ fn asks_for_no_more(scene: &mut Scene) {
             },
         },
     });
-    scene.kubectl().try_run_with(&["apply", "-f", "-"], &scaler.to_string()).unwrap();
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": ACCOUNT, "namespace": "ghostscaler"},
+        "spec": {"selector": {"app": ACCOUNT}, "ports": [{"name": "grpc", "port": 9090}]},
+    });
+    for object in [scaler, service] {
+        scene.kubectl().try_run_with(&["apply", "-f", "-"], &object.to_string()).unwrap();
+    }
     let address = format!("{ACCOUNT}.ghostscaler.svc.cluster.local:9090");
     let patch = json!([{"op": "replace", "path": "/spec/triggers/0/metadata/scalerAddress",
         "value": address}]);

@@ -1,5 +1,7 @@
 //! KEDA's side while the source is lost.
 
+use std::io::ErrorKind;
+use std::net::TcpListener;
 use std::sync::Arc;
 
 use ghostscaler::clock::Clock;
@@ -8,16 +10,39 @@ use ghostscaler::decision::{
     decide,
 };
 use ghostscaler::inventory::Inventory;
+use ghostscaler::proto::ScaledObjectRef;
 use ghostscaler::registry::{Limits, Published, Registry};
 use libtest_mimic::Trial;
 use tokio_util::sync::CancellationToken;
 use tonic::Code;
 
-use super::scaler::{keda, scaled_object, serve, workload};
+use super::scaler::{Scaler, keda, scaled_object, serve, workload};
 use super::{soon, trial};
 
 pub(super) fn trials() -> Vec<Trial> {
-    vec![trial("f39_a_lost_source_fails_the_values_only_so_that_the_fallback_counts", lost)]
+    vec![
+        trial("f39_a_lost_source_fails_the_values_only_so_that_the_fallback_counts", lost),
+        trial("f109_an_address_in_metadata_is_refused_and_never_called", addressed),
+    ]
+}
+
+/// The line in the log is `b5_…` of `src/registry/tests.rs`.
+async fn addressed() {
+    let inside = TcpListener::bind("127.0.0.1:0").unwrap();
+    inside.set_nonblocking(true).unwrap();
+    let url = format!("http://{}/latest/meta-data", inside.local_addr().unwrap());
+    let metadata = [("metricsUrl", url.as_str())];
+    let sound = workload("sound", Vec::new(), &[]);
+    let scaler = Scaler::start("", vec![workload("llm", Vec::new(), &metadata), sound]).await;
+    let mut keda = scaler.keda().await;
+    let scaler_metadata = [("metricsUrl".to_owned(), url.clone())].into();
+    let trigger = ScaledObjectRef { scaler_metadata, ..scaled_object("llm") };
+    let refused = soon(keda.client.is_active(trigger)).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert!(refused.message().contains("metricsUrl") && !refused.message().contains("127.0.0.1"));
+    // Another has been read and decided meanwhile.
+    scaler.decided("sound", |_| true).await;
+    assert_eq!(inside.accept().unwrap_err().kind(), ErrorKind::WouldBlock, "nobody has called");
 }
 
 /// What is answered after this long without a source, in virtual time.
