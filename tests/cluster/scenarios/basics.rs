@@ -73,16 +73,19 @@ pub(crate) async fn dead_band(scene: &mut Scene) {
 
 /// The pool has three GPUs: what is Pending is not asked for again and again.
 pub(crate) async fn pending(scene: &mut Scene) {
-    const MAX: u32 = 20;
+    // Far above what the queue of the first seconds asks for.
+    const MAX: u32 = 100;
     let scaled = scene.scaled(1, MAX);
     scene.begin(&Target::new(1).pool("small"), &scaled).await;
-    scene.load(3.0 * FOUR_REPLICAS).await;
+    scene.load(1.5 * FOUR_REPLICAS).await;
     scene
         .until("all GPUs are taken", 120, |now| {
             now.ready == Some(SMALL_POOL_GPUS) && now.spec > now.ready
         })
         .await;
-    let ordered = scene.until("pods are known to be Pending", 60, |now| now.spec > now.ready).await;
+    let ordered =
+        scene.until("and all that was wanted by then is ordered", 60, |now| now.spec == now.want);
+    let ordered = ordered.await;
     assert!(ordered.spec < Some(MAX), "more could be ordered: {ordered}");
     scene.stays("nothing is ordered beyond it", 60, |now| now.want <= ordered.spec).await;
     scene.load(0.0).await;
