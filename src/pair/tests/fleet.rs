@@ -34,6 +34,15 @@ fn memory_kib() -> u64 {
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
+/// Ten thousand take a machine under load longer than one does.
+async fn patiently(what: &str, is: impl Fn() -> bool) {
+    let end = Instant::now() + 10 * SOON;
+    while !is() {
+        assert!(Instant::now() < end, "{what}");
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement of a minute"]
 async fn ten_thousand_workloads_are_handed_over_whole() {
@@ -44,11 +53,10 @@ async fn ten_thousand_workloads_are_handed_over_whole() {
     };
     let mut leader = Replica::start_with(store.client(), "first", fleet());
     leader.until_leading().await;
-    until("all are decided", || all_decided(&leader)).await;
+    patiently("all are decided", || all_decided(&leader)).await;
     let (before_kib, started_at) = (memory_kib(), Instant::now());
     let mut follower = Replica::start_with(store.client(), "second", fleet());
-    follower.until_it_can_answer().await;
-    until("the follower has all", || all_decided(&follower)).await;
+    patiently("the follower has all", || all_decided(&follower)).await;
     println!("followed whole after {:.1?}", started_at.elapsed());
     println!("a second replica in the same process: {} MiB", (memory_kib() - before_kib) / 1_024);
     let ((largest, answers), (_, all)) = (sizes(&leader.parts, false), sizes(&leader.parts, true));
