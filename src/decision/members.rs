@@ -52,6 +52,9 @@ struct Member {
     /// How long work has been in flight with no counter moving.
     #[serde(default)]
     flat_ms: u64,
+    /// What the cost model is not told yet: too short to be a row.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    row: Option<Interval>,
 }
 
 /// What the fresh, ready replicas say together.
@@ -221,7 +224,7 @@ pub(super) struct Slo {
 
 impl Member {
     fn new(id: Box<str>) -> Member {
-        Member { id, starting_since: None, last: None, rates: None, flat_ms: 0 }
+        Member { id, starting_since: None, last: None, rates: None, flat_ms: 0, row: None }
     }
 
     fn waiting(&self) -> f64 {
@@ -263,6 +266,7 @@ impl Member {
         if before.at.millis_since(sample.at) >= NEW_TIME_MS {
             // Its source counts from another time; no rate can be told across that.
             (self.last, self.rates, self.flat_ms) = (Some(Arc::clone(sample)), None, 0);
+            self.row = None;
             return;
         }
         let elapsed_ms = sample.at.millis_since(before.at);
@@ -273,7 +277,7 @@ impl Member {
         self.rates = Rates::between(&before, sample, elapsed_ms);
         self.last = Some(Arc::clone(sample));
         let Some(rates) = self.rates else {
-            self.flat_ms = 0;
+            (self.flat_ms, self.row) = (0, None);
             return;
         };
         let busy = |sample: &EngineSample| {
@@ -282,10 +286,10 @@ impl Member {
         let is_flat = busy(&before) && busy(sample) && rates.stand_still();
         self.flat_ms = if is_flat { self.flat_ms.saturating_add(elapsed_ms) } else { 0 };
         // The first interval of a replica holds its warm-up (compilation, first graphs).
-        if known_rates.is_some()
-            && let Some(interval) = Interval::between(&before, sample)
-        {
-            cost.observe(&interval, f64::from(n_ready.max(1)));
+        let part = known_rates.and_then(|_| Interval::part(&before, sample));
+        self.row = part.map(|part| self.row.map_or(part, |row| row.then(part)));
+        if let Some(row) = self.row.take_if(|row| row.is_whole()) {
+            cost.observe(&row, f64::from(n_ready.max(1)));
         }
     }
 

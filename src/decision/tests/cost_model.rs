@@ -9,7 +9,7 @@ use super::fleet::{Dice, TRUTH, learned};
 use crate::decision::{CostModel, EngineSample, Interval, LevelSource, Moment};
 
 fn interval(seconds: f64, steps: f64, prompt: f64, generated: f64, kv: f64) -> Interval {
-    Interval { seconds, steps, prompt, generated, kv }
+    Interval { seconds, steps, prompts: None, prompt, generated, kv }
 }
 
 /// Seconds that the model expects of an interval.
