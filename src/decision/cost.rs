@@ -147,7 +147,8 @@ impl Interval {
     /// Whether it is long enough to be a row: what its ends cut in two matters little.
     pub(super) fn is_whole(&self) -> bool {
         let prompts_tell = self.prompts.is_none_or(|prompts| {
-            (self.prompt + self.generated) * prompts >= PROMPTS_IN_ROW * self.prompt && prompts > 0.0
+            (self.prompt + self.generated) * prompts >= PROMPTS_IN_ROW * self.prompt
+                && prompts > 0.0
         });
         self.steps >= MIN_STEPS && (prompts_tell || self.seconds >= MAX_ROW_S)
     }

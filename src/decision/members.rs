@@ -106,6 +106,9 @@ pub(super) struct Seen {
     pub(super) oldest_at: Option<Moment>,
     /// Age of the oldest fresh reading.
     pub(super) age_ms: Option<u64>,
+    /// Tokens per second that came too slowly in the newest samples: the time that replicas slower
+    /// than the target spent on them, in tokens of the target's pace.
+    pub(super) slow: f64,
     /// Over all live replicas, the mean times to the first token and between tokens were within the
     /// SLO, where known.
     pub(super) slo_kept: bool,
@@ -160,7 +163,7 @@ impl Members {
                         let ready_at = now.minus_millis(engine.ready_ms.unwrap_or(0));
                         seen.start_took_ms = Some(ready_at.millis_since(since));
                     }
-                    member.read(engine, ready, cost, &mut seen);
+                    member.read(engine, ready, slo, cost, &mut seen);
                 }
             }
         }
@@ -235,7 +238,14 @@ impl Member {
         self.last.as_ref().and_then(|sample| sample.running).unwrap_or(0.0)
     }
 
-    fn read(&mut self, engine: &Engine, n_ready: u32, cost: &mut CostModel, seen: &mut Seen) {
+    fn read(
+        &mut self,
+        engine: &Engine,
+        n_ready: u32,
+        slo: Slo,
+        cost: &mut CostModel,
+        seen: &mut Seen,
+    ) {
         let (sample, age_ms) = match &engine.reading {
             Reading::Fresh { value, age_ms } => (value, *age_ms),
             Reading::Stale { why, .. } | Reading::Missing { why } => {
@@ -254,7 +264,7 @@ impl Member {
         let cleaned = sample.cleaned();
         let sample = if cleaned == **sample { Arc::clone(sample) } else { Arc::new(cleaned) };
         self.take(&sample, n_ready, cost);
-        self.add_to(&sample, age_ms, seen);
+        self.add_to(&sample, age_ms, slo, seen);
     }
 
     /// Moves on to a newer sample; the same sample again changes nothing.
@@ -297,7 +307,7 @@ impl Member {
         self.flat_ms >= FROZEN_MS
     }
 
-    fn add_to(&self, sample: &EngineSample, age_ms: u64, seen: &mut Seen) {
+    fn add_to(&self, sample: &EngineSample, age_ms: u64, slo: Slo, seen: &mut Seen) {
         seen.age_ms = seen.age_ms.max(Some(age_ms));
         seen.oldest_at = Some(seen.oldest_at.map_or(sample.at, |oldest| oldest.min(sample.at)));
         if sample.asleep == Some(true) {
@@ -341,7 +351,10 @@ impl Member {
         seen.learnable &= Interval::is_exposed(sample);
         match &self.rates {
             None => seen.whole = false,
-            Some(rates) => seen.rates.add(rates),
+            Some(rates) => {
+                seen.slow += rates.slow(slo);
+                seen.rates.add(rates);
+            }
         }
     }
 }
