@@ -90,10 +90,17 @@
 //!   minutes; a minute is healthy by its means over all replicas and with less than one waiting
 //!   request for each.
 //! - Rule 5 corrects what a pool keeps free for waiting, which falls with the root of its size, and
-//!   not the capacity: latency says how much waits, and nothing of the cliff behind it.
+//!   not the capacity: latency says how much waits, and nothing of the cliff behind it. Capacity goes
+//!   only where steady replicas are seen to be late all the same (short answers caught in the steps of
+//!   other people's prompts, long prompts behind each other), down to 0.85, and comes back slowly.
+//! - A row of the cost model is as long as ten mean prompts, a minute at most: engines count a prompt
+//!   whole when its last piece is computed, and the one that a sample cuts in two is noise that takes
+//!   from its own price.
 //! - Headroom and hold are rehearsed: twenty fleets of arithmetic meet the work that was there, and
-//!   the settings of the cheapest that is late for no more than 0.6 % are in force from the first
+//!   the settings of the cheapest that is late for no more than 1 % are in force from the first
 //!   half hour on. Until then headroom covers four fifths of past growth and releases teach the hold.
+//!   So the hold is 5 to 30 minutes from then on, where rule 6 lets regret lengthen it to an hour: a
+//!   departure, whose figures are on the page of [`decision`].
 //! - Replicas that came for a backlog go a cold start after it is gone: the level holds what a burst
 //!   that comes back takes.
 //! - GPU activity is projected by its regression on the work of a replica: what a single request makes

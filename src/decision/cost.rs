@@ -65,13 +65,25 @@ pub(super) const USABLE_ROWS: f64 = 20.0;
 const USABLE_ERROR: f64 = 0.25;
 const USABLE_SPREAD: f64 = 0.25;
 
+/// Steps below which an interval is too thin.
+const MIN_STEPS: f64 = 5.0;
+/// Longest interval that is one row.
+const MAX_ROW_S: f64 = 60.0;
+/// A row is at least this many mean prompts long, in tokens of either kind. Engines count a prompt
+/// whole when its last piece is computed, so the one that a sample cuts in two stands on one side of
+/// it and its work on both: with prompts of 12,000 tokens a row of five seconds holds two or three of
+/// them, and the fit takes two thirds of their price for noise.
+const PROMPTS_IN_ROW: f64 = 10.0;
+
 /// Work of one replica between two samples, in which it never rested.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
     /// Seconds between the samples.
     pub seconds: f64,
     /// Engine steps.
     pub steps: f64,
+    /// Prompts that were completed; `None` where the engine does not count them.
+    pub prompts: Option<f64>,
     /// Prompt tokens that cost work.
     pub prompt: f64,
     /// Generated tokens.
@@ -86,8 +98,12 @@ impl Interval {
     /// a part.
     #[must_use]
     pub fn between(before: &EngineSample, after: &EngineSample) -> Option<Interval> {
+        Interval::part(before, after).filter(|interval| interval.steps >= MIN_STEPS)
+    }
+
+    /// The same of any number of steps, to be put together with its neighbours.
+    pub(super) fn part(before: &EngineSample, after: &EngineSample) -> Option<Interval> {
         const MAX_MS: u64 = 60_000;
-        const MIN_STEPS: f64 = 5.0;
         // An interval whose steps are this much longer than its tokens took had gaps.
         const GAPS: f64 = 1.3;
         let elapsed_ms = after.at.millis_since(before.at);
@@ -104,17 +120,37 @@ impl Interval {
         let interval = Interval {
             seconds: seconds(elapsed_ms),
             steps: grown(|sample| sample.steps)?,
+            prompts: grown(|sample| sample.ttft_count),
             prompt: grown(|sample| sample.prompt_tokens)?,
             generated: grown(|sample| sample.generated_tokens)?,
             kv: f64::midpoint(usable(before.kv_usage)?, usable(after.kv_usage)?).min(1.0),
         };
-        if interval.steps < MIN_STEPS {
-            return None;
-        }
         let itl = grown(|sample| sample.itl_sum_s).zip(grown(|sample| sample.itl_count));
         let gaps = itl
             .is_some_and(|(sum, n)| n > 0.0 && interval.seconds / interval.steps > GAPS * sum / n);
         (!gaps).then_some(interval)
+    }
+
+    /// Both, of which `next` begins where the other ends.
+    pub(super) fn then(self, next: Interval) -> Interval {
+        let seconds = self.seconds + next.seconds;
+        Interval {
+            seconds,
+            steps: self.steps + next.steps,
+            prompts: self.prompts.zip(next.prompts).map(|(before, after)| before + after),
+            prompt: self.prompt + next.prompt,
+            generated: self.generated + next.generated,
+            kv: (self.kv * self.seconds + next.kv * next.seconds) / seconds,
+        }
+    }
+
+    /// Whether it is long enough to be a row: what its ends cut in two matters little.
+    pub(super) fn is_whole(&self) -> bool {
+        let prompts_tell = self.prompts.is_none_or(|prompts| {
+            (self.prompt + self.generated) * prompts >= PROMPTS_IN_ROW * self.prompt
+                && prompts > 0.0
+        });
+        self.steps >= MIN_STEPS && (prompts_tell || self.seconds >= MAX_ROW_S)
     }
 
     /// Whether an engine exposes all that an interval is made of.

@@ -2,6 +2,7 @@
 //!
 //! Must not look at queues: what waits leads in `queue`, the level follows what is demanded.
 
+mod late;
 mod learned;
 mod pool;
 mod price;

@@ -52,6 +52,9 @@ struct Member {
     /// How long work has been in flight with no counter moving.
     #[serde(default)]
     flat_ms: u64,
+    /// What the cost model is not told yet: too short to be a row.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    row: Option<Interval>,
 }
 
 /// What the fresh, ready replicas say together.
@@ -103,6 +106,9 @@ pub(super) struct Seen {
     pub(super) oldest_at: Option<Moment>,
     /// Age of the oldest fresh reading.
     pub(super) age_ms: Option<u64>,
+    /// Tokens per second that came too slowly in the newest samples: the time that replicas slower
+    /// than the target spent on them, in tokens of the target's pace.
+    pub(super) slow: f64,
     /// Over all live replicas, the mean times to the first token and between tokens were within the
     /// SLO, where known.
     pub(super) slo_kept: bool,
@@ -157,7 +163,7 @@ impl Members {
                         let ready_at = now.minus_millis(engine.ready_ms.unwrap_or(0));
                         seen.start_took_ms = Some(ready_at.millis_since(since));
                     }
-                    member.read(engine, ready, cost, &mut seen);
+                    member.read(engine, ready, slo, cost, &mut seen);
                 }
             }
         }
@@ -221,7 +227,7 @@ pub(super) struct Slo {
 
 impl Member {
     fn new(id: Box<str>) -> Member {
-        Member { id, starting_since: None, last: None, rates: None, flat_ms: 0 }
+        Member { id, starting_since: None, last: None, rates: None, flat_ms: 0, row: None }
     }
 
     fn waiting(&self) -> f64 {
@@ -232,7 +238,14 @@ impl Member {
         self.last.as_ref().and_then(|sample| sample.running).unwrap_or(0.0)
     }
 
-    fn read(&mut self, engine: &Engine, n_ready: u32, cost: &mut CostModel, seen: &mut Seen) {
+    fn read(
+        &mut self,
+        engine: &Engine,
+        n_ready: u32,
+        slo: Slo,
+        cost: &mut CostModel,
+        seen: &mut Seen,
+    ) {
         let (sample, age_ms) = match &engine.reading {
             Reading::Fresh { value, age_ms } => (value, *age_ms),
             Reading::Stale { why, .. } | Reading::Missing { why } => {
@@ -251,7 +264,7 @@ impl Member {
         let cleaned = sample.cleaned();
         let sample = if cleaned == **sample { Arc::clone(sample) } else { Arc::new(cleaned) };
         self.take(&sample, n_ready, cost);
-        self.add_to(&sample, age_ms, seen);
+        self.add_to(&sample, age_ms, slo, seen);
     }
 
     /// Moves on to a newer sample; the same sample again changes nothing.
@@ -263,6 +276,7 @@ impl Member {
         if before.at.millis_since(sample.at) >= NEW_TIME_MS {
             // Its source counts from another time; no rate can be told across that.
             (self.last, self.rates, self.flat_ms) = (Some(Arc::clone(sample)), None, 0);
+            self.row = None;
             return;
         }
         let elapsed_ms = sample.at.millis_since(before.at);
@@ -273,7 +287,7 @@ impl Member {
         self.rates = Rates::between(&before, sample, elapsed_ms);
         self.last = Some(Arc::clone(sample));
         let Some(rates) = self.rates else {
-            self.flat_ms = 0;
+            (self.flat_ms, self.row) = (0, None);
             return;
         };
         let busy = |sample: &EngineSample| {
@@ -282,10 +296,10 @@ impl Member {
         let is_flat = busy(&before) && busy(sample) && rates.stand_still();
         self.flat_ms = if is_flat { self.flat_ms.saturating_add(elapsed_ms) } else { 0 };
         // The first interval of a replica holds its warm-up (compilation, first graphs).
-        if known_rates.is_some()
-            && let Some(interval) = Interval::between(&before, sample)
-        {
-            cost.observe(&interval, f64::from(n_ready.max(1)));
+        let part = known_rates.and_then(|_| Interval::part(&before, sample));
+        self.row = part.map(|part| self.row.map_or(part, |row| row.then(part)));
+        if let Some(row) = self.row.take_if(|row| row.is_whole()) {
+            cost.observe(&row, f64::from(n_ready.max(1)));
         }
     }
 
@@ -293,7 +307,7 @@ impl Member {
         self.flat_ms >= FROZEN_MS
     }
 
-    fn add_to(&self, sample: &EngineSample, age_ms: u64, seen: &mut Seen) {
+    fn add_to(&self, sample: &EngineSample, age_ms: u64, slo: Slo, seen: &mut Seen) {
         seen.age_ms = seen.age_ms.max(Some(age_ms));
         seen.oldest_at = Some(seen.oldest_at.map_or(sample.at, |oldest| oldest.min(sample.at)));
         if sample.asleep == Some(true) {
@@ -337,7 +351,10 @@ impl Member {
         seen.learnable &= Interval::is_exposed(sample);
         match &self.rates {
             None => seen.whole = false,
-            Some(rates) => seen.rates.add(rates),
+            Some(rates) => {
+                seen.slow += rates.slow(slo);
+                seen.rates.add(rates);
+            }
         }
     }
 }

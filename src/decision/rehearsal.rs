@@ -24,9 +24,9 @@ const ASSUMED: usize = 2;
 const FIRST_STEPS: u32 = 60;
 /// Costs and late work are remembered for a day.
 const MEMORY_STEPS: f32 = 2_880.0;
-/// Share of the work that a lane may serve late. The promise is 1 %; how a start may take longer than
-/// usual is not rehearsed.
-const LATE: f32 = 0.006;
+/// Share of the work that a lane may serve late: the promise, of which a lane that holds it in
+/// rehearsal has about half left on the stage.
+const LATE: f32 = 0.01;
 /// Where even the best lane is late more often than the promise allows, bursts outrun every start:
 /// from there on twice what it is late by may be, for what cannot be had is not worth buying.
 const PROMISED: f32 = 0.01;
@@ -170,14 +170,15 @@ impl Lane {
         if self.queued_s > QUEUE_STARTS * compact(seconds(terms.cold_start_ms)).max(step_s) {
             (self.backlog_s, self.queued_s) = (0.0, 0.0);
         }
-        // Between the plan and the full pool the late share grows from nothing to all.
+        // Between the plan and the full pool the late share grows from nothing to all, most of it
+        // near the full one.
         let planned = cap * (1.0 - margin / serving.sqrt()).max(0.0);
         let over = (demand.mean / serving - planned) / (cap - planned).max(0.01);
         let patience_s = compact(terms.slo_ttft_s) * full;
         let late = if self.backlog_s > patience_s || burst_s > BURST_PATIENCE * patience_s {
             1.0
         } else {
-            over.clamp(0.0, 1.0).powi(2)
+            over.clamp(0.0, 1.0).powi(3)
         };
         self.cost_s = self.cost_s * keep + ordered * step_s;
         self.late_s = self.late_s * keep + late * demand.mean * step_s;

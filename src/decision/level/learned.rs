@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::late::Late;
 use super::pool::Feedback;
 use super::{Ask, Band, Level};
 use crate::decision::cost::CostModel;
@@ -35,6 +36,7 @@ pub(in crate::decision) struct Learned {
     headroom: Headroom,
     rehearsal: Rehearsal,
     feedback: Feedback,
+    late: Late,
     pub(in crate::decision) band: Band,
     /// A single step down went beyond what had been seen, and nothing speaks against it yet.
     pub(in crate::decision) trial: bool,
@@ -74,6 +76,8 @@ pub(in crate::decision) struct Figures {
     pub(in crate::decision) hold_ms: Option<u64>,
     /// What observed waiting makes of a pool's margin, as a factor.
     pub(in crate::decision) margin: f64,
+    /// Share of the capacity that is lost to lateness seen.
+    pub(in crate::decision) lost: f64,
     /// What a replica served at most with no backlog and the SLO kept.
     pub(in crate::decision) healthiest: Flow,
     /// The last minute was healthy, so its rate counts too.
@@ -180,6 +184,7 @@ impl Learned {
             growth: self.headroom.growth(self.rehearsal.quantile()),
             hold_ms: self.rehearsal.hold_ms(),
             margin: self.feedback.correction(),
+            lost: 1.0 - self.late.kept(),
             healthiest: self.healthiest,
             healthy: self.healthy,
             settled: self.live_for_ms >= WINDOW_MS,
@@ -223,6 +228,8 @@ impl Learned {
             self.note_demand(ask, level, step_s, now);
             if settled && ask.supply.starting == 0 && ask.spec.has(Part::Feedback) {
                 self.feedback.note(ask, level, step_s);
+                let answer = self.lengths.of_a_request().map(|(_, generated)| generated);
+                self.late.note(ask, level, answer, step_s);
             }
         }
         self.healthy = seen.whole

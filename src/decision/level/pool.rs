@@ -55,6 +55,14 @@ fn slack_s(ask: &Ask<'_>, own_s: f64) -> f64 {
     (seconds(ask.spec.slo_ttft_ms) - own_s).max(own_s).max(1e-3)
 }
 
+/// The share of requests that wait for longer than they may, where the mean time to the first token
+/// is this: a replica is busy for the share `busy`, and who has to wait waits exponentially.
+pub(super) fn late_share(ask: &Ask<'_>, own_s: f64, ttft_s: f64, busy: f64) -> f64 {
+    let wait_s = (ttft_s - own_s).max(0.0);
+    let busy = busy.min(1.0);
+    if wait_s > 0.0 { busy * (-busy * slack_s(ask, own_s) / wait_s).exp() } else { 0.0 }
+}
+
 /// What waiting has shown of the margin.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default)]

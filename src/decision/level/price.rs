@@ -124,7 +124,7 @@ fn by_cost_model(ask: &Ask<'_>, minute: &Means, costs: [f64; 4], figures: &Figur
         request_s: request_s.filter(|request_s| *request_s > 0.0),
         prompt_each_s,
         step_s,
-        cap: by_latency.min(by_residents).clamp(CAP_RANGE.0, CAP_RANGE.1),
+        cap: by_latency.min(by_residents).clamp(CAP_RANGE.0, CAP_RANGE.1) * (1.0 - figures.lost),
         margin: pool::margin(ask, prompt_each_s + step_s),
     }
 }

@@ -1,6 +1,8 @@
 //! Worked values of prices, utilisation, trust and the dead band.
 
+use super::late::Late;
 use super::*;
+use crate::decision::members::Rates;
 use crate::decision::supply::SupplyState;
 use crate::decision::{Moment, Replicas};
 
@@ -257,4 +259,53 @@ fn what_was_asked_for_is_let_go_only_for_more_than_noise() {
     // A raise by another rule has no need to compare with.
     band.raised(4, None);
     assert_eq!(band.floor(2.9), 3);
+}
+
+/// What a steady fleet of one has learned of lateness after so many ticks of `step_s`, each with that
+/// share of slow tokens, answers of 30 tokens and a mean time to the first token.
+fn late_after(ticks: u32, step_s: f64, slow: f64, ttft_s: f64, answer: f64) -> Late {
+    let mut late = Late::default();
+    let spec = Spec::default();
+    let rates = Rates { itl_count: Some(500.0), ..Rates::default() };
+    let seen = Seen { live: 1, learnable: true, slow: 500.0 * slow, rates, ..Seen::default() };
+    let replicas = Replicas { spec: Some(1), ready: 1, ..Replicas::default() };
+    let supply = SupplyState::default().look(&spec, &replicas, 1, Moment(0));
+    let minute = Some(&Means { ttft_s: Some(ttft_s), ..means() });
+    let ask = Ask { spec: &spec, seen: &seen, supply: &supply, minute, recent: minute };
+    let level = super::ask(&ask, &figures(), &Band::default());
+    for _ in 0..ticks {
+        late.note(&ask, &level, Some(answer), step_s);
+    }
+    late
+}
+
+#[test]
+fn lateness_on_steady_replicas_takes_capacity_slowly_and_no_more_than_the_bound() {
+    // A thirtieth late for ten minutes: the mean of half an hour is above 0.3 % after 171 s and three
+    // times that at the end: 429 s of 0.15 an hour, times 1.1 in the mean, are 0.02.
+    let kept = late_after(120, 5.0, 0.033, 0.03, 30.0).kept();
+    assert!((0.975..0.985).contains(&kept), "{kept}");
+    close(late_after(2_000, 5.0, 0.5, 0.03, 30.0).kept(), 0.85);
+    close(late_after(2_000, 5.0, 0.002, 0.03, 30.0).kept(), 1.0);
+}
+
+#[test]
+fn the_pace_of_a_second_or_of_long_answers_is_no_lateness() {
+    close(late_after(2_000, 1.0, 0.5, 0.03, 30.0).kept(), 1.0);
+    close(late_after(2_000, 5.0, 0.5, 0.03, 300.0).kept(), 1.0);
+}
+
+#[test]
+fn waiting_that_makes_some_late_takes_capacity_and_less_does_not() {
+    // Own time 0.02 + 0.01/(1 - 0.6) = 0.045 s of 2 s: 0.6·exp(-0.6·1.955/wait) is 0.4 % for a mean
+    // wait of 0.235 s, and 0.04 % for 0.16 s.
+    assert!(late_after(2_000, 5.0, 0.0, 0.28, 30.0).kept() < 0.99);
+    close(late_after(2_000, 5.0, 0.0, 0.205, 30.0).kept(), 1.0);
+}
+
+#[test]
+fn capacity_that_lateness_took_is_not_planned_with() {
+    let figures = Figures { lost: 0.1, healthiest: FULL, ..figures() };
+    // 0.95 less a tenth.
+    close(level(1, &Spec::default(), &means(), &figures, true).rho.unwrap(), 0.855);
 }

@@ -105,6 +105,13 @@ impl Rates {
         add(&mut self.itl_count, other.itl_count);
     }
 
+    /// Tokens per second that came too slowly; see [`super::Seen::slow`].
+    pub(super) fn slow(&self, slo: Slo) -> f64 {
+        let target_s = slo.tpot_s;
+        let sum = self.itl_sum.unwrap_or(0.0);
+        if sum > target_s * self.itl_count.unwrap_or(0.0) { sum / target_s } else { 0.0 }
+    }
+
     /// Whether the mean times to the first token and between tokens are within the targets, as far
     /// as they are known.
     pub(super) fn keep(&self, slo: Slo) -> bool {

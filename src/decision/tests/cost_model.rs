@@ -9,7 +9,7 @@ use super::fleet::{Dice, TRUTH, learned};
 use crate::decision::{CostModel, EngineSample, Interval, LevelSource, Moment};
 
 fn interval(seconds: f64, steps: f64, prompt: f64, generated: f64, kv: f64) -> Interval {
-    Interval { seconds, steps, prompt, generated, kv }
+    Interval { seconds, steps, prompts: None, prompt, generated, kv }
 }
 
 /// Seconds that the model expects of an interval.
@@ -294,4 +294,30 @@ fn an_engine_that_tells_nothing_of_its_kv_cache_is_measured_instead_of_learned()
     let mut bench = Bench::new(1).deaf();
     bench.run(600, |_| Does::serving(4.0));
     assert_eq!(bench.last.unwrap().inputs.level_source, LevelSource::Unlearned);
+}
+
+#[test]
+fn a_row_is_ten_mean_prompts_long_or_a_minute() {
+    let part = |prompts, prompt, generated| Interval {
+        prompts: Some(prompts),
+        ..interval(5.0, 50.0, prompt, generated, 0.1)
+    };
+    // Chat: seven prompts of 1,000 tokens and 5,000 of answers are twelve.
+    assert!(part(7.0, 7_000.0, 5_000.0).is_whole());
+    // Two and a half of 12,000 tokens: four samples are ten.
+    let long = part(2.5, 30_000.0, 10.0);
+    let three = long.then(long).then(long);
+    assert!(!long.is_whole() && !three.is_whole());
+    let four = three.then(long);
+    assert!(four.is_whole());
+    assert_eq!(
+        four,
+        Interval { prompts: Some(10.0), ..interval(20.0, 200.0, 120_000.0, 40.0, 0.1) }
+    );
+    // None ended: one may have begun, until it is a minute.
+    let none = part(0.0, 0.0, 500.0);
+    let minute = (1..12).fold(none, |row, _| row.then(none));
+    assert!(!none.is_whole() && minute.is_whole());
+    // An engine that does not count them.
+    assert!(interval(5.0, 50.0, 30_000.0, 10.0, 0.1).is_whole());
 }

@@ -374,6 +374,7 @@ pub(super) fn learned(truth: &Truth) -> CostModel {
                 &Interval {
                     seconds: 5.0,
                     steps,
+                    prompts: None,
                     prompt: prompt * steps,
                     generated: running * steps,
                     kv,
