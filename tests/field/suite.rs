@@ -17,7 +17,7 @@ use libtest_mimic::{Completion, Failed, Trial};
 pub(crate) type Fault = Box<dyn Error + Send + Sync>;
 
 /// Cases that are tested beside the part that they are about: file and test.
-pub(crate) const ELSEWHERE: [(&str, &str); 34] = [
+pub(crate) const ELSEWHERE: &[(&str, &str)] = &[
     ("src/explain/text/tests.rs", "f02_a_step_that_the_hpa_swallows"),
     ("tests/grpc/contract.rs", "f43_reconnecting_changes_no_answer"),
     ("src/source/engines/tests.rs", "f44_one_query_serves_all_namespaces_and_names"),
@@ -153,7 +153,7 @@ fn told() -> Vec<Trial> {
 
 fn stand_once(names: &[String]) -> Result<(), String> {
     let mut found: BTreeMap<u32, Vec<&str>> = BTreeMap::new();
-    for name in names.iter().map(String::as_str).chain(ELSEWHERE.map(|(_, test)| test)) {
+    for name in names.iter().map(String::as_str).chain(ELSEWHERE.iter().map(|(_, test)| *test)) {
         let id = id_of(name).ok_or_else(|| format!("{name} has no id"))?;
         found.entry(id).or_default().push(name);
     }
@@ -167,7 +167,7 @@ fn stand_once(names: &[String]) -> Result<(), String> {
     if !found.is_empty() {
         return Err(format!("not of the themes: {found:?}"));
     }
-    for (file, test) in ELSEWHERE.into_iter().chain(HALVES) {
+    for (file, test) in ELSEWHERE.iter().copied().chain(HALVES) {
         let text = fs::read_to_string(root().join(file)).map_err(|error| error.to_string())?;
         let Some((before, _)) = text.split_once(&format!("fn {test}(")) else {
             return Err(format!("{file} has no test {test}"));

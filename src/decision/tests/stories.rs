@@ -12,8 +12,8 @@ use serde_json::Value;
 use super::fleet::{Dice, Fleet, REQUEST_S, moment};
 use super::fleet_runs::series;
 use crate::decision::{
-    Decision, Engine, EngineSample, Gpu, GpuSample, Mode, Observation, Phase, Reading, Spec, State,
-    WakeReading, Why, ZeroAfter,
+    Decision, Engine, EngineSample, Gpu, GpuSample, Mode, Observation, Part, Phase, Reading, Spec,
+    State, WakeReading, Why, ZeroAfter,
 };
 
 const STORIES: u64 = 12;
@@ -310,6 +310,13 @@ fn spec(seed: u64) -> Spec {
         ghost_hold_ms: chosen(5, 2).then_some(120_000),
         fallback_replicas: chosen(6, 4).then_some(2),
         mode: if chosen(13, 6) { Mode::Shadow } else { Mode::Act },
+        without: match seed {
+            9 => Some(Part::Feedback),
+            10 => Some(Part::Queue),
+            11 => Some(Part::Kv),
+            12 => Some(Part::GpuCeiling),
+            _ => None,
+        },
         ..Spec::default()
     }
 }
