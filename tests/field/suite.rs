@@ -17,7 +17,7 @@ use libtest_mimic::{Completion, Failed, Trial};
 pub(crate) type Fault = Box<dyn Error + Send + Sync>;
 
 /// Cases that are tested beside the part that they are about: file and test.
-pub(crate) const ELSEWHERE: [(&str, &str); 34] = [
+pub(crate) const ELSEWHERE: [(&str, &str); 33] = [
     ("src/explain/text/tests.rs", "f02_a_step_that_the_hpa_swallows"),
     ("tests/grpc/contract.rs", "f43_reconnecting_changes_no_answer"),
     ("src/source/engines/tests.rs", "f44_one_query_serves_all_namespaces_and_names"),
