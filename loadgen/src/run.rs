@@ -3,8 +3,8 @@
 //! # How it measures
 //!
 //! - **Open loop.** Each request is handed out at its moment, whatever has become of the others.
-//!   One thread keeps time for others that share nothing, and send and read each its own share of
-//!   the schedule (`lane`, `exchange`). A closed loop is there for those who ask for it by name.
+//!   Its threads share nothing, and each keeps time, sends and reads for its own share of the
+//!   schedule (`lane`, `exchange`). A closed loop is there for those who ask for it by name.
 //! - **From the intended start.** Time to first token and whole time begin when a request was
 //!   *due*: a server that stalls, or a client that is late, shows in the percentiles. How late the
 //!   client was is a distribution of its own, the schedule lag; where it is large against what was
@@ -112,10 +112,14 @@ pub struct Args {
     #[arg(long, value_enum, default_value = "round-robin", help_heading = "Where")]
     pub balance: Balance,
 
-    /// Requests a second: `5`, steps `2@330s,4@6m,1`, a ramp `1-50@10m`, or a row of these.
+    /// Requests a second: `5`, steps `2@330s,4@6m,1`, a ramp `1-50@10m`, a day `1~9@24h` from its
+    /// lowest rate to its highest and back, or a row of these.
     #[arg(long, value_name = "RATE", required_unless_present_any = ["trace", "users"], help_heading = "When")]
     pub rate: Option<Curve>,
-    /// How the gaps between requests vary: poisson, constant, or gamma:CV (above 1 burstier).
+    /// How the gaps between requests vary, at the same mean rate: poisson, constant, gamma:CV
+    /// (above 1 burstier), onoff:ON:OFF (bursts and silences of 10s and 50s, say, in the mean),
+    /// mmpp:PEAK:ON:OFF (bursts of PEAK times the rate), or hawkes:SHARE:LAG (a SHARE of the
+    /// requests is brought by others, LAG after them in the mean, as agents' calls are).
     #[arg(
         long,
         value_name = "PROCESS",
@@ -164,6 +168,10 @@ pub struct Args {
     /// Requests due in this time are sent and not counted.
     #[arg(long, value_name = "DURATION", value_parser = seconds, default_value = "0", help_heading = "When")]
     pub warmup: f64,
+    /// Requests due in this time before the end are sent and not counted: those before them are
+    /// answered by a server that is still under load.
+    #[arg(long, value_name = "DURATION", value_parser = seconds, default_value = "0", help_heading = "When")]
+    pub cooldown: f64,
     /// Look for the highest rate within the SLO: from --rate on doubled, then narrowed down to 5 %.
     #[arg(long, help_heading = "When")]
     pub find_knee: bool,

@@ -31,6 +31,7 @@ mod counts;
 mod lengths;
 mod lines;
 mod mooncake;
+mod process;
 mod requests;
 mod scale;
 
@@ -39,8 +40,9 @@ use std::path::{Path, PathBuf};
 
 use crate::engine::Prefix;
 
-pub use arrivals::{Arrivals, Curve, CurveError, Process, ProcessError, generate};
+pub use arrivals::{Arrivals, Curve, CurveError, generate};
 pub use lengths::{Length, Lengths, Size, SizeError};
+pub use process::{Bursts, Process, ProcessError};
 
 /// The tokens of a segment whose hash a `mooncake` trace carries (Mooncake, FAST'25).
 pub const MOONCAKE_SEGMENT_TOKENS: u32 = 512;

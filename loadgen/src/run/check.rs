@@ -27,6 +27,7 @@ impl Args {
             ("stall", self.stall, LEAST_S..=DAY_S, "1ms to 1d"),
             ("think", Some(self.think), 0.0..=DAY_S, "at most 1d"),
             ("patience", self.patience, LEAST_S..=DAY_S, "1ms to 1d"),
+            ("cooldown", Some(self.cooldown), 0.0..=DAY_S, "at most 1d"),
             ("grace", Some(self.grace), 0.0..=DAY_S, "at most 1d"),
         ];
         for (flag, seconds, range, expected) in times {

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use http::header;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::{Body as _, Incoming};
+use tokio::task::yield_now;
 use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
 
 use super::answer::{self, Chunk, Form, Usage};
@@ -25,6 +26,10 @@ use super::target::Sender;
 const MOST_ANSWER_BYTES: usize = 64 << 20;
 /// How much of a refusal is read.
 const MOST_REFUSAL_BYTES: usize = 64 << 10;
+/// How often the sockets are looked at before a connection is opened: one whose answer has come, but
+/// is not read yet, is as good, and a sender that opens because it has fallen behind falls further.
+/// The answer takes one look to its connection, and the next to who asked.
+const LOOKS: u32 = 2;
 /// How long a connection may take to end a stream after its `[DONE]` before it is given up.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -251,9 +256,15 @@ impl<'a> Flight<'a> {
         &mut self,
         mut request: http::Request<Full<Bytes>>,
     ) -> Result<(Sender, http::Response<Incoming>), Fault> {
+        let mut looks = 0;
         loop {
             let (mut sender, is_new) = match self.lane.take_idle(self.job.target) {
                 Some(sender) => (sender, false),
+                None if looks < LOOKS => {
+                    looks += 1;
+                    yield_now().await;
+                    continue;
+                }
                 // What happens seldom lies apart: every request carries its future with it.
                 None => (Box::pin(self.open()).await?, true),
             };

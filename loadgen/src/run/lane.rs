@@ -1,6 +1,7 @@
 //! A thread that sends: its own runtime, its own connections, its own record and its own share of the
-//! schedule, so that threads share nothing on the way of a request. The thread that keeps time for
-//! all of them hands it what is due.
+//! schedule, so that threads share nothing on the way of a request. It keeps time itself: a thread
+//! for that alone would take a processor from a sender or from the server just when a request is
+//! due, for as long as the system lets a thread run, some 4 ms.
 //!
 //! Must not wait for an answer before it hands out what is due: that is what makes the loop open.
 
@@ -14,8 +15,7 @@ use bytes::Bytes;
 use futures_util::stream::{self, StreamExt as _};
 use http::header;
 use http_body_util::Full;
-use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 
 use super::exchange::Timers;
@@ -37,6 +37,11 @@ const MOST_WAITING: usize = 1 << 18;
 /// The shortest wait: at high rates several requests are handed out at once, and are late by this
 /// much at most, rather than each for the price of a timer.
 const LEAST_WAIT_S: f64 = 100e-6;
+/// Requests that are handed out between two looks at the sockets. A sender that has fallen behind and
+/// reads nothing before all is sent needs ever more connections, each of them colder in the
+/// processor's cache than the one before, and falls behind further. Of 1 to 16 and no limit, this one
+/// reached the highest rate (`benches/client.rs`).
+const MOST_AT_ONCE: usize = 2;
 /// A user of a closed loop who got no answer comes back after this time at the earliest: users who
 /// do not would ask a server that refuses as fast as it can refuse.
 const LEAST_AFTER_FAILURE_S: f64 = 1.0;
@@ -116,7 +121,7 @@ pub(super) struct Job {
     pub(super) input_tokens: u32,
     pub(super) output_tokens: u32,
     pub(super) prefix: Prefix,
-    /// False during the warm-up.
+    /// False while the run warms up or cools down.
     pub(super) counts: bool,
 }
 
@@ -146,23 +151,14 @@ pub(super) struct Lane {
     slots: Arc<Semaphore>,
     connections: u32,
     record: Mutex<Record>,
-    /// What was due: written by the thread that keeps time alone.
-    due: Mutex<Record>,
-    /// Where requests are sent.
-    runtime: Handle,
     /// What ended its share early.
     trace_error: Mutex<Option<traces::Error>>,
 }
 
 impl Lane {
-    pub(super) fn new(
-        shared: Arc<Shared>,
-        runtime: Handle,
-        connections: u32,
-        users: Range<u64>,
-    ) -> Lane {
+    pub(super) fn new(shared: Arc<Shared>, connections: u32, users: Range<u64>) -> Lane {
         let idle = shared.plan.targets.iter().map(|_| Vec::new()).collect();
-        let n_classes = shared.plan.classes.len();
+        let record = Record::new(shared.plan.classes.len());
         Lane {
             shared,
             idle: Mutex::new(idle),
@@ -171,24 +167,25 @@ impl Lane {
             users,
             slots: Arc::new(Semaphore::new(connections as usize)),
             connections,
-            record: Mutex::new(Record::new(n_classes)),
-            due: Mutex::new(Record::new(n_classes)),
-            runtime,
+            record: Mutex::new(record),
             trace_error: Mutex::default(),
         }
     }
 
-    /// Sends what is handed out, as many at once as there are connections, until `pacing` has ended
-    /// and all have their answers, or until told to stop.
+    /// Sends what comes when it is due, as many at once as there are connections, until there is no
+    /// more and all have ended, or until told to stop. Drops `pacing` when nothing more will be due.
+    ///
+    /// To be the future that a runtime blocks on: that one goes before the tasks which read answers.
     pub(super) async fn serve(
         self: Arc<Lane>,
-        pacing: oneshot::Receiver<()>,
+        share: Share,
         mut stop: watch::Receiver<bool>,
+        pacing: mpsc::Sender<()>,
     ) {
         let work = async {
             self.open_ahead().await;
-            // Ends with an error when the other side is dropped, which is an end too.
-            drop(pacing.await);
+            self.pace(share).await;
+            drop(pacing);
             drop(self.slots.acquire_many(self.connections).await);
         };
         tokio::select! {
@@ -218,8 +215,8 @@ impl Lane {
     }
 
     /// Hands each request out at its moment: those of the schedule, and those that follow an answer
-    /// until the end of the run. Drops `pacing` when nothing more will be due.
-    pub(super) async fn pace(self: Arc<Lane>, mut share: Share, _pacing: oneshot::Sender<()>) {
+    /// until the end of the run.
+    async fn pace(self: &Arc<Lane>, mut share: Share) {
         let pause = Pause::new().ok();
         let plan = self.plan();
         let until_s = plan.is_followed().then(|| plan.span_s()).flatten();
@@ -230,18 +227,16 @@ impl Lane {
         loop {
             // What follows an answer after the end is no part of the run.
             let now_s = until_s.into_iter().fold(self.shared.now_s(), f64::min);
-            while let Some(job) = next.take_if(|job| job.due_s <= now_s) {
+            let mut n_handed = 0;
+            while n_handed < MOST_AT_ONCE
+                && let Some(job) = self.take_due(&mut next, &mut share, now_s)
+            {
                 self.hand_out(job);
-                next = self.next_of(&mut share);
+                n_handed += 1;
             }
-            while let Some((due_s, follower)) = self.later.take(now_s) {
-                let job = match follower {
-                    Next::Turn(job) => Some(job),
-                    Next::User => self.next_of(&mut share).map(|job| Job { due_s, ..job }),
-                };
-                if let Some(job) = job {
-                    self.hand_out(job);
-                }
+            if n_handed == MOST_AT_ONCE {
+                tokio::task::yield_now().await;
+                continue;
             }
             let due_s = next.as_ref().map(|job| job.due_s);
             let wake_s = match (until_s, due_s) {
@@ -268,6 +263,23 @@ impl Lane {
         }
     }
 
+    /// A request that is due by now, if there is one: one that follows an answer, or the schedule's
+    /// next.
+    fn take_due(&self, next: &mut Option<Job>, share: &mut Share, now_s: f64) -> Option<Job> {
+        while let Some((due_s, follower)) = self.later.take(now_s) {
+            let job = match follower {
+                Next::Turn(job) => Some(job),
+                Next::User => self.next_of(share).map(|job| Job { due_s, ..job }),
+            };
+            if job.is_some() {
+                return job;
+            }
+        }
+        let job = next.take_if(|job| job.due_s <= now_s)?;
+        *next = self.next_of(share);
+        Some(job)
+    }
+
     /// The next request of the schedule; none after an error either.
     fn next_of(&self, share: &mut Share) -> Option<Job> {
         let (number, planned) = share.next()?;
@@ -287,12 +299,12 @@ impl Lane {
     /// Begins a request, or lets it wait for a connection.
     fn hand_out(self: &Arc<Lane>, mut job: Job) {
         let plan = self.plan();
-        job.counts = job.due_s >= plan.warmup_s;
+        job.counts = plan.counts(job.due_s);
         {
-            let mut due = locked(&self.due);
-            due.last_due_s = job.due_s;
+            let mut record = locked(&self.record);
+            record.last_due_s = job.due_s;
             if job.counts {
-                due.scheduled(job.class, job.due_s);
+                record.scheduled(job.class, job.due_s);
             }
         }
         job.target = match plan.balance {
@@ -313,12 +325,12 @@ impl Lane {
                 }
                 Err(_taken) => {
                     self.shared.ended_on(job.target);
-                    locked(&self.due).unsent += 1;
+                    locked(&self.record).unsent += 1;
                     return;
                 }
             }
         };
-        self.runtime.spawn(Arc::clone(self).work(job, slot));
+        tokio::spawn(Arc::clone(self).work(job, slot));
     }
 
     async fn work(self: Arc<Lane>, first: Job, slot: OwnedSemaphorePermit) {
@@ -364,11 +376,6 @@ impl Lane {
 
     pub(super) fn take_trace_error(&self) -> Option<traces::Error> {
         locked(&self.trace_error).take()
-    }
-
-    /// What was due so far.
-    pub(super) fn due(&self) -> &Mutex<Record> {
-        &self.due
     }
 
     pub(super) fn record(&self) -> &Mutex<Record> {

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use std::{io, thread};
 
-use futures_util::future::{join, join_all};
+use futures_util::future::join;
 use rustix::time::{ClockId, clock_gettime};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::engines::{self, Look};
@@ -58,7 +58,7 @@ pub struct Outcome {
     pub record: Record,
     /// How long it lasted, in seconds.
     pub elapsed_s: f64,
-    /// How long requests were due in it, warm-up left out, in seconds.
+    /// How long requests were due in it that count, in seconds.
     pub span_s: f64,
     /// Requests that were due and never sent.
     pub unsent: u64,
@@ -137,12 +137,9 @@ pub async fn measure(
     // One lane has met it, the one whose turn it was.
     let trace_error = lanes.iter().find_map(|lane| lane.take_trace_error());
     let mut record = Record::new(plan.classes.len());
-    for lane in &lanes {
-        record.merge(std::mem::take(&mut *locked(lane.due())));
-        record.merge(std::mem::take(&mut *locked(lane.record())));
-    }
+    lanes.iter().for_each(|lane| record.merge(std::mem::take(&mut *locked(lane.record()))));
     let span_s = match plan.span_s() {
-        Some(span_s) if !is_interrupted && trace_error.is_none() => span_s,
+        Some(span_s) if !is_interrupted && trace_error.is_none() => span_s - plan.cooldown_s,
         Some(_) => schedule_end_s.unwrap_or(elapsed_s),
         None => record.last_due_s,
     };
@@ -159,8 +156,8 @@ pub async fn measure(
     })
 }
 
-/// Starts the threads that send, and the one that keeps time for them. The former hold `alive` until
-/// they have ended, the latter too, and `pacing` until nothing more will be due.
+/// Starts the threads that send; each holds `alive` until it has ended, and `pacing` until it has
+/// nothing more to hand out.
 fn start_lanes(
     shared: &Arc<Shared>,
     stopped: &watch::Receiver<bool>,
@@ -169,7 +166,7 @@ fn start_lanes(
 ) -> Result<Vec<Arc<Lane>>, Error> {
     let n_lanes = shared.plan.n_lanes.max(1);
     let connections = u32::try_from(shared.plan.connections / n_lanes).unwrap_or(u32::MAX).max(1);
-    let (mut lanes, mut paces) = (Vec::new(), Vec::new());
+    let mut lanes = Vec::new();
     let n_users = match shared.plan.load {
         Load::Users { n } => u64::from(n),
         Load::Rate { .. } | Load::Trace { .. } => 0,
@@ -180,51 +177,23 @@ fn start_lanes(
         // Each reads the schedule for itself, and takes every so manieth request of it.
         let schedule = (0_u64..).zip(shared.plan.schedule()?);
         let share: Share = Box::new(schedule.skip(index).step_by(n_lanes));
-        let (ending, ended) = oneshot::channel();
-        let (begun, beginning) = std::sync::mpsc::channel();
-        let (shared, stopped, alive) = (Arc::clone(shared), stopped.clone(), alive.clone());
-        spawn("lane", move || {
-            // What is due goes before what has come.
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .global_queue_interval(1)
-                .build();
-            match runtime {
-                Err(error) => drop(begun.send(Err(error))),
-                Ok(runtime) => {
-                    let handle = runtime.handle().clone();
-                    let lane = Arc::new(Lane::new(shared, handle, connections, users));
-                    drop(begun.send(Ok(Arc::clone(&lane))));
-                    runtime.block_on(lane.serve(ended, stopped));
-                    // Requests that are open now end as unfinished; a name that is still being
-                    // looked up is not waited for.
-                    runtime.shutdown_timeout(Duration::from_millis(100));
-                }
-            }
-            drop(alive);
-        })?;
-        let lane = beginning.recv().map_err(io::Error::other).flatten().map_err(Error::Thread)?;
-        paces.push(Arc::clone(&lane).pace(share, ending));
-        lanes.push(lane);
+        let lane = Arc::new(Lane::new(Arc::clone(shared), connections, users));
+        lanes.push(Arc::clone(&lane));
+        let (stopped, alive, pacing) = (stopped.clone(), alive.clone(), pacing.clone());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(Error::Thread)?;
+        thread::Builder::new()
+            .name("lane".to_owned())
+            .spawn(move || {
+                runtime.block_on(lane.serve(share, stopped, pacing));
+                // Requests that are open now end as unfinished; a name that is still being looked
+                // up is not waited for.
+                runtime.shutdown_timeout(Duration::from_millis(100));
+                drop(alive);
+            })
+            .map_err(Error::Thread)?;
     }
-    let mut stopped = stopped.clone();
-    spawn("pacer", move || {
-        if let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() {
-            runtime.block_on(async {
-                tokio::select! {
-                    biased;
-                    _ = stopped.wait_for(|stop| *stop) => {}
-                    _ = join_all(paces) => {}
-                }
-            });
-        }
-        drop((pacing, alive));
-    })?;
     Ok(lanes)
-}
-
-fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Error> {
-    thread::Builder::new().name(name.to_owned()).spawn(work).map(drop).map_err(Error::Thread)
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -235,10 +204,9 @@ fn so_far(shared: &Shared, lanes: &[Arc<Lane>]) -> Progress {
     let mut progress =
         Progress { elapsed_s: shared.now_s(), scheduled: 0, completed: 0, errors: 0, in_flight: 0 };
     for lane in lanes {
-        progress.scheduled +=
-            locked(lane.due()).classes.iter().map(|class| class.scheduled).sum::<u64>();
         for class in &locked(lane.record()).classes {
             let errors = class.n_errors();
+            progress.scheduled += class.scheduled;
             progress.completed += class.completed;
             progress.errors += errors;
             progress.in_flight +=

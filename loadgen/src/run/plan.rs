@@ -88,6 +88,8 @@ pub struct Plan {
     pub duration_s: Option<f64>,
     /// Requests due before this many seconds are sent, but not counted.
     pub warmup_s: f64,
+    /// Requests due in the last so many seconds of the schedule are sent, but not counted.
+    pub cooldown_s: f64,
     /// The longest that a request may take, from when it is sent.
     pub timeout: Duration,
     /// The longest silence within a stream.
@@ -249,6 +251,13 @@ impl Plan {
         Some(Job { turn, input_tokens, output_tokens, ..job.clone() })
     }
 
+    /// Whether what is due at this moment counts.
+    #[must_use]
+    pub fn counts(&self, due_s: f64) -> bool {
+        let end_s = self.span_s().map_or(f64::INFINITY, |span_s| span_s - self.cooldown_s);
+        (self.warmup_s..end_s).contains(&due_s)
+    }
+
     /// Requests a second at the beginning; 0 where it is not known without reading a trace.
     #[must_use]
     pub fn first_rate_per_s(&self) -> f64 {
@@ -374,6 +383,7 @@ mod tests {
             load: Load::Rate { curve: Curve::constant(50.0), process: Process::Poisson },
             duration_s: Some(200.0),
             warmup_s: 0.0,
+            cooldown_s: 0.0,
             timeout: Duration::from_secs(1),
             stall: None,
             users: Users::default(),

@@ -168,8 +168,13 @@ pub struct Client {
     pub cpu_cores: f64,
     /// Requests that were due and could not even wait for a connection.
     pub unsent: u64,
-    /// Whether the times are the client's own rather than the server's.
+    /// Whether the times are the client's own rather than the server's: then the run is invalid.
     pub is_bottleneck: bool,
+    /// Processor time for each request that ended, in seconds.
+    pub cpu_s_per_request: Option<f64>,
+    /// Requests like these that as many processors as there are threads would send in a second,
+    /// by that time: an estimate, and too low where a run is idle for the most part.
+    pub ceiling_rate: Option<f64>,
 }
 
 /// A point of a cumulative distribution.
@@ -192,7 +197,7 @@ pub struct Report {
     pub load: String,
     /// Settles the schedule.
     pub seed: u64,
-    /// How long requests were due, warm-up left out, in seconds.
+    /// How long requests were due, warm-up and cool-down left out, in seconds.
     pub duration_s: f64,
     /// How long the run lasted, in seconds.
     pub elapsed_s: f64,
@@ -272,12 +277,18 @@ impl Report {
             .min(outcome.elapsed_s / ENOUGH_POINTS)
             .max(outcome.elapsed_s / MOST_POINTS);
         let timeline = record.timeline.clone().coarser(point_s);
+        let n_ended = total.completed + total.n_errors();
+        let cpu_s_per_request = (n_ended > 0).then(|| outcome.cpu_s / n_ended as f64);
         let client = Client {
             threads: plan.n_lanes,
             connections: plan.connections,
             cpu_cores: outcome.cpu_s / outcome.elapsed_s.max(1e-3),
             unsent: outcome.unsent,
             is_bottleneck: is_bottleneck(outcome, &total),
+            cpu_s_per_request,
+            ceiling_rate: cpu_s_per_request
+                .filter(|cpu_s| *cpu_s > 0.0)
+                .map(|cpu_s| plan.n_lanes as f64 / cpu_s),
         };
         let mut report = Report {
             loadgen: env!("CARGO_PKG_VERSION"),
@@ -345,11 +356,6 @@ impl Report {
 fn described(plan: &Plan) -> String {
     let mut load = match &plan.load {
         Load::Rate { curve, process } => {
-            let process = match process {
-                crate::traces::Process::Poisson => "poisson".to_owned(),
-                crate::traces::Process::Gamma { cv } => format!("gamma:{cv}"),
-                crate::traces::Process::Constant => "constant".to_owned(),
-            };
             let what = if plan.users.turns.is_some() { "conversations" } else { "requests" };
             format!("{} {what}/s, {process}", curve.as_str())
         }

@@ -60,9 +60,13 @@ impl Args {
             (None, Load::Rate { .. }) if self.find_knee => Some(KNEE_STEP_S),
             (None, Load::Rate { curve, .. }) => curve.span_s().is_none().then_some(RUN_S),
         };
-        if duration_s.is_some_and(|duration_s| self.warmup >= duration_s) {
-            bail!("--warmup is as long as the run: nothing would be counted");
+        if duration_s.is_some_and(|duration_s| self.warmup + self.cooldown >= duration_s) {
+            bail!("--warmup and --cooldown are as long as the run: nothing would be counted");
         }
+        ensure!(
+            self.cooldown <= 0.0 || duration_s.is_some() || self.rate.is_some(),
+            "--cooldown is counted from the end of the run: expected --duration beside --trace"
+        );
         let most = files.saturating_sub(OTHER_FILES).clamp(1, MOST_CONNECTIONS);
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Plan {
@@ -72,6 +76,7 @@ impl Args {
             load,
             duration_s,
             warmup_s: self.warmup,
+            cooldown_s: self.cooldown,
             timeout: Duration::from_secs_f64(self.timeout),
             stall: self.stall.map(Duration::from_secs_f64),
             users: Users {
@@ -167,7 +172,7 @@ impl Args {
         let is_trace = self.trace.is_some();
         let mut is_empty = true;
         for planned in plan.schedule()? {
-            is_empty &= planned?.due_s < plan.warmup_s;
+            is_empty &= !plan.counts(planned?.due_s);
             if !is_empty && !is_trace {
                 break;
             }

@@ -1,4 +1,4 @@
-//! Generated arrivals: a process of gaps, and a rate that may change in time.
+//! Generated arrivals: a process, and a rate that may change in time.
 //!
 //! Gaps are drawn for a rate of one and stretched by the rate in force, never rescaled to a wanted
 //! count: the counts vary as the process has it.
@@ -9,65 +9,25 @@ use rand_distr::{Distribution as _, Exp1, Gamma};
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::SeedableRng as _;
 
+use super::process::{Cascade, Modulated, Process};
 use super::{Arrival, Lengths};
 use crate::duration;
 
 /// Far beyond what one machine sends; what is above it is a slip.
 const MOST_PER_S: f64 = 1e6;
 
-/// How the gaps between requests vary.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Process {
-    /// Exponential gaps: requests that know nothing of each other.
-    Poisson,
-    /// Gamma gaps with this standard deviation, as a share of the mean: above 1 burstier than
-    /// Poisson, below 1 smoother.
-    Gamma {
-        /// 0.05 to 20.
-        cv: f64,
-    },
-    /// Equal gaps, the first request at once.
-    Constant,
-}
-
-impl FromStr for Process {
-    type Err = ProcessError;
-
-    fn from_str(text: &str) -> Result<Process, ProcessError> {
-        let error = || ProcessError { text: text.to_owned() };
-        match text.split_once(':') {
-            None if text == "poisson" => Ok(Process::Poisson),
-            None if text == "constant" => Ok(Process::Constant),
-            Some(("gamma", cv)) => {
-                let cv: f64 = cv.parse().map_err(|_not_a_number| error())?;
-                if (0.05..=20.0).contains(&cv) { Ok(Process::Gamma { cv }) } else { Err(error()) }
-            }
-            None | Some(_) => Err(error()),
-        }
-    }
-}
-
-/// The text is no arrival process.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "\"{text}\" is no arrival process: expected poisson, constant or gamma:CV with a CV of 0.05 \
-     to 20"
-)]
-pub struct ProcessError {
-    text: String,
-}
-
 /// A stretch of time in which the rate is constant or goes straight from one value to another.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Piece {
-    from_per_s: f64,
-    to_per_s: f64,
+pub(super) struct Piece {
+    pub(super) from_per_s: f64,
+    pub(super) to_per_s: f64,
     /// Infinite for the last one, if no end was given.
-    span_s: f64,
+    pub(super) span_s: f64,
 }
 
-/// The rate over time: `5` for ever, `2@330s,4@6m` in steps, `1-50@10m` as a ramp, or a row of
-/// these; each piece but the last needs its duration.
+/// The rate over time: `5` for ever, `2@330s,4@6m` in steps, `1-50@10m` as a ramp, `1~9@1d` as a
+/// day from its lowest rate to its highest and back (a cosine), or a row of these; each piece but
+/// the last needs its duration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Curve {
     text: String,
@@ -148,18 +108,20 @@ impl FromStr for Curve {
                 None if index + 1 == n_parts => f64::INFINITY,
                 None => return Err(error("expected its duration after an @: others follow it")),
             };
-            let (from, to) = rates.split_once('-').unwrap_or((rates, rates));
+            let is_day = rates.contains('~');
+            let (from, to) = rates.split_once(['-', '~']).unwrap_or((rates, rates));
             let rate = |text: &str| {
                 let rate: Option<f64> = text.trim().parse().ok();
                 rate.filter(|rate| (0.0..=MOST_PER_S).contains(rate)).ok_or_else(|| {
-                    error("expected requests a second, 0 to 1000000, or two of them with a -")
+                    error("expected requests a second, 0 to 1000000, or two of them with a - or ~")
                 })
             };
             let (from_per_s, to_per_s) = (rate(from)?, rate(to)?);
             if span_s.is_infinite() && from != to {
                 return Err(error("expected the ramp's duration after an @"));
             }
-            pieces.push(Piece { from_per_s, to_per_s, span_s });
+            let piece = Piece { from_per_s, to_per_s, span_s };
+            if is_day { pieces.extend(day(piece)) } else { pieces.push(piece) }
         }
         let curve = Curve { text: text.to_owned(), pieces };
         if curve.peak_per_s() > 0.0 {
@@ -170,6 +132,20 @@ impl FromStr for Curve {
     }
 }
 
+/// From one rate to the other and back, along a cosine of so many straight pieces.
+fn day(Piece { from_per_s, to_per_s, span_s }: Piece) -> impl Iterator<Item = Piece> {
+    const N_PIECES: u32 = 48;
+    let at = move |index: u32| {
+        let turn = std::f64::consts::TAU * f64::from(index) / f64::from(N_PIECES);
+        from_per_s + (to_per_s - from_per_s) * (1.0 - turn.cos()) / 2.0
+    };
+    (0..N_PIECES).map(move |index| Piece {
+        from_per_s: at(index),
+        to_per_s: at(index + 1),
+        span_s: span_s / f64::from(N_PIECES),
+    })
+}
+
 /// The text is no rate.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("rate \"{part}\": {why}")]
@@ -178,17 +154,66 @@ pub struct CurveError {
     why: &'static str,
 }
 
+/// Times of arrival in seconds, ascending; ends with its curve.
+pub struct Arrivals(Box<dyn Iterator<Item = f64> + Send>);
+
+impl std::fmt::Debug for Arrivals {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Arrivals").finish_non_exhaustive()
+    }
+}
+
+impl Arrivals {
+    /// The arrivals of a process at these rates.
+    #[must_use]
+    pub fn new(curve: &Curve, process: Process, seed: u64) -> Arrivals {
+        let rng = Pcg64Mcg::seed_from_u64(seed);
+        let pieces = curve.pieces.clone().into_iter();
+        // A stream of its own: the gaps are those of the same seed without it.
+        let other = Pcg64Mcg::seed_from_u64(seed ^ 0x7377_6974_6368_6573);
+        Arrivals(match process {
+            Process::Poisson => Box::new(Stretched::new(pieces, Gaps::Poisson, rng)),
+            // Shape 1/cv² and scale cv² have the mean 1. A cv out of range falls back to Poisson,
+            // which is what a cv of 1 is.
+            Process::Gamma { cv } => {
+                let gaps =
+                    Gamma::new((cv * cv).recip(), cv * cv).map_or(Gaps::Poisson, Gaps::Gamma);
+                Box::new(Stretched::new(pieces, gaps, rng))
+            }
+            Process::Constant => Box::new(Stretched::new(pieces, Gaps::Constant, rng)),
+            Process::Mmpp(bursts) => {
+                let pieces = Modulated::new(pieces, bursts, other);
+                Box::new(Stretched::new(pieces, Gaps::Poisson, rng))
+            }
+            Process::Hawkes { share, lag_s } => {
+                let own = curve.repeated(1, 1.0 - share).pieces.into_iter();
+                let own = Stretched::new(own, Gaps::Poisson, rng);
+                let until_s = curve.span_s().unwrap_or(f64::INFINITY);
+                Box::new(Cascade::new(own, share, lag_s, until_s, other))
+            }
+        })
+    }
+}
+
+impl Iterator for Arrivals {
+    type Item = f64;
+
+    fn next(&mut self) -> Option<f64> {
+        self.0.next()
+    }
+}
+
 enum Gaps {
     Poisson,
     Gamma(Gamma<f64>),
     Constant,
 }
 
-/// Times of arrival in seconds, ascending; ends with its curve.
-pub struct Arrivals {
+/// Gaps of a mean of one, stretched by the rate in force.
+struct Stretched<P> {
     rng: Pcg64Mcg,
     gaps: Gaps,
-    pieces: std::vec::IntoIter<Piece>,
+    pieces: P,
     piece: Piece,
     piece_began_s: f64,
     /// Arrivals expected between the piece's beginning and the last one.
@@ -197,29 +222,12 @@ pub struct Arrivals {
     is_first: bool,
 }
 
-impl std::fmt::Debug for Arrivals {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Arrivals").field("piece", &self.piece).finish_non_exhaustive()
-    }
-}
-
-impl Arrivals {
-    /// The arrivals of a process at these rates.
-    #[must_use]
-    pub fn new(curve: &Curve, process: Process, seed: u64) -> Arrivals {
-        let gaps = match process {
-            Process::Poisson => Gaps::Poisson,
-            // Shape 1/cv² and scale cv² have the mean 1. A cv out of range falls back to Poisson,
-            // which is what a cv of 1 is.
-            Process::Gamma { cv } => {
-                Gamma::new((cv * cv).recip(), cv * cv).map_or(Gaps::Poisson, Gaps::Gamma)
-            }
-            Process::Constant => Gaps::Constant,
-        };
-        Arrivals {
-            rng: Pcg64Mcg::seed_from_u64(seed),
+impl<P> Stretched<P> {
+    fn new(pieces: P, gaps: Gaps, rng: Pcg64Mcg) -> Stretched<P> {
+        Stretched {
+            rng,
             gaps,
-            pieces: curve.pieces.clone().into_iter(),
+            pieces,
             piece: Piece { from_per_s: 0.0, to_per_s: 0.0, span_s: 0.0 },
             piece_began_s: 0.0,
             passed: 0.0,
@@ -240,7 +248,7 @@ impl Arrivals {
     }
 }
 
-impl Iterator for Arrivals {
+impl<P: Iterator<Item = Piece>> Iterator for Stretched<P> {
     type Item = f64;
 
     fn next(&mut self) -> Option<f64> {

@@ -314,6 +314,7 @@ fn outcome(server: SocketAddr, rate: f64, connections: usize) -> Outcome {
         load: Load::Rate { curve: Curve::constant(rate), process: Process::Poisson },
         duration_s: Some(SPAN.as_secs_f64()),
         warmup_s: 0.0,
+        cooldown_s: 0.0,
         timeout: Duration::from_secs(60),
         stall: None,
         users: Users::default(),

@@ -187,9 +187,9 @@ fn classes_have_their_own_lengths_models_and_promises() {
 }
 
 #[test]
-fn a_warm_up_is_sent_and_not_counted() {
+fn a_warm_up_and_a_cool_down_are_sent_and_not_counted() {
     let server = quick();
-    let flags = "--rate 50 --duration 2s --warmup 1s --arrival constant";
+    let flags = "--rate 50 --duration 2s --warmup 500ms --cooldown 500ms --arrival constant";
     let report = report(&server.url(), flags);
     assert_eq!(server.asked().len(), 100);
     assert_eq!(at(&report, "/scheduled"), 50.0);

@@ -35,7 +35,7 @@ pub(super) fn warnings(plan: &Plan, outcome: &Outcome, report: &Report) -> Vec<S
             n => format!(", {n} not at all"),
         };
         warnings.push(format!(
-            "the client was the bottleneck: requests left up to {lag_ms:.1} ms late (p99){unsent}; \
+            "INVALID, the client was the bottleneck: requests left up to {lag_ms:.1} ms late (p99){unsent}; \
              use more --threads or --connections, another machine or a lower rate"
         ));
     }

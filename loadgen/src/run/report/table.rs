@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{ClassReport, Report, Summary};
+use super::{ClassReport, Client, Report, Summary};
 use crate::run::elasticity::Elasticity;
 use crate::run::engines::Look;
 use crate::run::seeds::Seeds;
@@ -21,9 +21,10 @@ pub(super) fn render(report: &Report) -> String {
     times(&mut text, &report.total);
     for class in &report.classes {
         push(&mut text, format_args!(""));
-        push(
+        wrapped(
             &mut text,
-            format_args!(
+            "",
+            &format!(
                 "class {}: {} due, {} whole, {} errors, {} within SLO",
                 class.class,
                 class.scheduled,
@@ -37,6 +38,7 @@ pub(super) fn render(report: &Report) -> String {
     errors(&mut text, report);
     elasticity(&mut text, &report.elasticity);
     engines(&mut text, &report.engines);
+    client(&mut text, &report.client);
     if let Some(knee) = &report.knee {
         push(&mut text, format_args!(""));
         push(&mut text, format_args!("{}", knee.verdict()));
@@ -148,9 +150,10 @@ fn head(text: &mut String, report: &Report) {
         let e2e =
             slo.e2e_s.map_or_else(String::new, |e2e_s| format!(", all {}", seconds(Some(e2e_s))));
         let whose = if report.slo.len() > 1 { format!(" of {name}") } else { String::new() };
-        push(
+        wrapped(
             text,
-            format_args!(
+            "",
+            &format!(
                 "SLO{whose}: first token {}, each further {}{e2e}",
                 seconds(Some(slo.ttft_s)),
                 seconds(Some(slo.tpot_s))
@@ -259,6 +262,21 @@ fn engines(text: &mut String, looks: &[Look]) {
         let usage = most(|look| look.kv_usage)
             .map_or_else(String::new, |usage| format!(", KV cache {} used", percent(Some(usage))));
         push(text, format_args!("engines at most: {running} running, {waiting} waiting{usage}"));
+    }
+}
+
+/// What the load generator could have sent.
+fn client(text: &mut String, client: &Client) {
+    if let (Some(cpu_s), Some(rate)) = (client.cpu_s_per_request, client.ceiling_rate) {
+        push(
+            text,
+            format_args!(
+                "this client: {} of processor time a request, some {}/s at most ({} threads)",
+                seconds(Some(cpu_s)),
+                significant(rate),
+                client.threads
+            ),
+        );
     }
 }
 
