@@ -214,6 +214,10 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Users",
         value_parser = clap::value_parser!(u8).range(0..=20))]
     pub retries: u8,
+    /// At most so many retries for each request of the run, such as 0.1: clients with a budget, as
+    /// service meshes have it, do not drown a server that refuses everything.
+    #[arg(long, value_name = "SHARE", requires = "retries", help_heading = "Users")]
+    pub retry_budget: Option<f64>,
 
     /// Which of the APIs is asked.
     #[arg(long, value_enum, default_value = "chat", help_heading = "What")]

@@ -36,6 +36,10 @@ impl Args {
             }
         }
         ensure!(
+            self.retry_budget.is_none_or(|share| (0.0..=1.0).contains(&share)),
+            "--retry-budget is out of range: expected retries for each request, 0 to 1"
+        );
+        ensure!(
             self.think <= 0.0 || self.users.is_some() || self.turns.is_some(),
             "--think is of no use: expected --users or --turns beside it"
         );

@@ -366,6 +366,18 @@ impl Lane {
         }
     }
 
+    /// Whether one more retry is within the budget, which each thread has for its share of the
+    /// requests.
+    pub(super) fn may_retry(&self) -> bool {
+        self.plan().users.retry_budget.is_none_or(|share| {
+            let record = locked(&self.record);
+            let (retries, sent) = record.classes.iter().fold((0, 0), |(retries, sent), class| {
+                (retries + class.retries, sent + class.sent)
+            });
+            (retries as f64) < share * sent as f64
+        })
+    }
+
     pub(super) fn plan(&self) -> &Plan {
         &self.shared.plan
     }

@@ -82,6 +82,7 @@ impl Args {
             users: Users {
                 patience_s: self.patience,
                 retries: u32::from(self.retries),
+                retry_budget: self.retry_budget,
                 think_s: self.think,
                 turns: self.turns,
                 seed: self.seed,

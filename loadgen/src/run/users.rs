@@ -26,6 +26,9 @@ pub struct Users {
     pub patience_s: Option<f64>,
     /// How often a refused request is sent again.
     pub retries: u32,
+    /// How many requests may be sent again for each that was sent, 0 to 1, as clients with a budget
+    /// have it; `None`: as many as `retries` says.
+    pub retry_budget: Option<f64>,
     /// How long they think before they go on, in seconds in the mean, spread exponentially.
     pub think_s: f64,
     /// How many requests a conversation has; `None`: one.

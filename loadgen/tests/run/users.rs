@@ -48,6 +48,18 @@ fn a_request_that_is_refused_to_the_end_is_one_failure() {
 }
 
 #[test]
+fn a_budget_bounds_what_is_sent_again() {
+    let server = Server::start(|_| vec![refusal("0")]);
+    let load = "--rate 100 --duration 1s --arrival constant --retries 5 --threads 1";
+    let report = report(&server.url(), &format!("{load} --retry-budget 0.2"));
+    assert_eq!((at(&report, "/sent"), at(&report, "/errors")), (100.0, 100.0));
+    // One for each five that were sent by then: the last may be refused before it helps.
+    let retries = at(&report, "/retries");
+    assert!((15.0..=20.0).contains(&retries), "{retries}");
+    assert_eq!(server.asked().len() as f64, 100.0 + retries);
+}
+
+#[test]
 fn what_is_wrong_is_not_sent_again() {
     let server = Server::start(|_| vec![plain("400 Bad Request", "text/plain", "no")]);
     let load = "--rate 20 --duration 1s --arrival constant --retries 5";
