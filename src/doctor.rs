@@ -30,8 +30,8 @@ use crate::source::config::{Fault, PrometheusConfig};
 pub use checks::CHECKS;
 pub use examine::{Check, Examination, examine};
 pub use facts::{
-    Fact, Facts, Installation, Labels, Lack, Missing, NodeAutoscaler, Nodes, Owner, Prometheus, Rights, Said,
-    Selected, Wake,
+    Fact, Facts, Installation, Labels, Lack, Missing, NodeAutoscaler, Nodes, Owner, Prometheus,
+    Rights, Said, Selected, Wake,
 };
 pub use finding::{Finding, Fix, Patch};
 

@@ -114,8 +114,14 @@ fn cost_model(criterion: &mut Criterion) {
             running = (running + 1.0) % 30.0;
             let steps = 5.0 / (0.011 + 0.001 * running);
             let generated = steps * (1.0 + running);
-            let interval =
-                Interval { seconds: 5.0, steps, prompt: 100.0, generated, kv: 0.01 * running };
+            let interval = Interval {
+                seconds: 5.0,
+                steps,
+                prompts: None,
+                prompt: 100.0,
+                generated,
+                kv: 0.01 * running,
+            };
             model.observe(black_box(&interval), 1.0);
             model.refit();
         });
