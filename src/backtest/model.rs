@@ -107,12 +107,14 @@ fn fit(timelines: &Timelines) -> CostModel {
     for scrapes in timelines.by_target.values() {
         // The first interval of a life holds its warm-up.
         let mut is_warm = false;
+        let mut row: Option<Interval> = None;
         for pair in scrapes.windows(2) {
             let [before, after] = pair else { continue };
             let (before, after) = (&before.sample, &after.sample);
             let restarted = is_restart(before, after);
-            let interval = Interval::between(before, after).filter(|_| is_warm && !restarted);
-            intervals.extend(interval.map(|interval| (after.at, interval)));
+            let part = Interval::part(before, after).filter(|_| is_warm && !restarted);
+            row = part.map(|part| row.map_or(part, |row| row.then(part)));
+            intervals.extend(row.take_if(|row| row.is_whole()).map(|row| (after.at, row)));
             is_warm = !restarted;
         }
     }

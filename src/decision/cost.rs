@@ -93,16 +93,11 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// The work between two samples of one replica; `None` if the interval is idle at an edge,
-    /// holds a restart, is too long or too thin, or by the engine's own token times was idle for
-    /// a part.
+    /// The work between two samples of one replica, of any number of steps: to be put together with
+    /// its neighbours until it is whole. `None` if the interval is idle at an edge, holds a restart,
+    /// is too long, or by the engine's own token times was idle for a part.
     #[must_use]
-    pub fn between(before: &EngineSample, after: &EngineSample) -> Option<Interval> {
-        Interval::part(before, after).filter(|interval| interval.steps >= MIN_STEPS)
-    }
-
-    /// The same of any number of steps, to be put together with its neighbours.
-    pub(super) fn part(before: &EngineSample, after: &EngineSample) -> Option<Interval> {
+    pub fn part(before: &EngineSample, after: &EngineSample) -> Option<Interval> {
         const MAX_MS: u64 = 60_000;
         // An interval whose steps are this much longer than its tokens took had gaps.
         const GAPS: f64 = 1.3;
@@ -132,7 +127,8 @@ impl Interval {
     }
 
     /// Both, of which `next` begins where the other ends.
-    pub(super) fn then(self, next: Interval) -> Interval {
+    #[must_use]
+    pub fn then(self, next: Interval) -> Interval {
         let seconds = self.seconds + next.seconds;
         Interval {
             seconds,
@@ -145,7 +141,8 @@ impl Interval {
     }
 
     /// Whether it is long enough to be a row: what its ends cut in two matters little.
-    pub(super) fn is_whole(&self) -> bool {
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
         let prompts_tell = self.prompts.is_none_or(|prompts| {
             (self.prompt + self.generated) * prompts >= PROMPTS_IN_ROW * self.prompt
                 && prompts > 0.0

@@ -295,8 +295,10 @@ impl Member {
         };
         let is_flat = busy(&before) && busy(sample) && rates.stand_still();
         self.flat_ms = if is_flat { self.flat_ms.saturating_add(elapsed_ms) } else { 0 };
-        // The first interval of a replica holds its warm-up (compilation, first graphs).
-        let part = known_rates.and_then(|_| Interval::part(&before, sample));
+        // The first interval of a replica holds its warm-up (compilation, first graphs), and one of
+        // an engine that hangs would have no end.
+        let part =
+            known_rates.filter(|_| !self.frozen()).and_then(|_| Interval::part(&before, sample));
         self.row = part.map(|part| self.row.map_or(part, |row| row.then(part)));
         if let Some(row) = self.row.take_if(|row| row.is_whole()) {
             cost.observe(&row, f64::from(n_ready.max(1)));

@@ -34,12 +34,18 @@ impl Heard {
         self.lock().recalls_at = Some(Instant::now());
     }
 
+    /// This process leads.
+    pub(super) fn leads(&self) {
+        self.lock().unreached_since = None;
+    }
+
     /// Who holds the lease has said how it is reached, or has not. Whether that is news.
     pub(super) fn holder(&self, name: &Arc<str>, is_replica: bool) -> bool {
         let stranger = (!is_replica).then(|| Arc::clone(name));
         let mut inner = self.lock();
         let is_news = inner.stranger != stranger;
         inner.stranger = stranger;
+        inner.unreached_since = None;
         is_news
     }
 

@@ -83,6 +83,7 @@ impl Office {
 
     /// Decides for as long as this process leads.
     async fn lead(&mut self) -> Ended {
+        self.shared.heard.leads();
         self.recall().await;
         self.shared.has_recalled.store(true, Ordering::Release);
         self.can_answer.send_replace(true);

@@ -63,12 +63,17 @@ impl Late {
         let is_short =
             answer.is_some_and(|tokens| tokens * seconds(ask.spec.slo_tpot_ms) <= SHORT_ANSWER_S);
         let tokens = ask.seen.rates.itl_count.filter(|_| is_short && step_s >= SAMPLE_S);
-        let slow = tokens.map_or(0.0, |tokens| ask.seen.slow / tokens.max(1.0)).min(1.0);
-        let waits = minute.ttft_s.map_or(0.0, |ttft_s| {
+        let slow = tokens.map(|tokens| (ask.seen.slow / tokens.max(1.0)).min(1.0));
+        let waits = minute.ttft_s.map(|ttft_s| {
             let own_s = price.prompt_each_s + price.step_s / (1.0 - busy.min(0.95));
             pool::late_share(ask, own_s, ttft_s, busy)
         });
-        self.share += step_s / (step_s + MEMORY_S) * (slow + waits - self.share);
+        // What is not seen is not on time.
+        if slow.is_none() && (is_short || waits.is_none()) {
+            return;
+        }
+        let late = slow.unwrap_or(0.0) + waits.unwrap_or(0.0);
+        self.share += step_s / (step_s + MEMORY_S) * (late - self.share);
         let excess = self.share / ACCEPTED - 1.0;
         if excess > 0.0 {
             self.kept -= TAKEN_PER_S * step_s * excess.min(MOST_EXCESS);

@@ -124,7 +124,8 @@ fn by_cost_model(ask: &Ask<'_>, minute: &Means, costs: [f64; 4], figures: &Figur
         request_s: request_s.filter(|request_s| *request_s > 0.0),
         prompt_each_s,
         step_s,
-        cap: by_latency.min(by_residents).clamp(CAP_RANGE.0, CAP_RANGE.1) * (1.0 - figures.lost),
+        cap: (by_latency.min(by_residents).min(CAP_RANGE.1) * (1.0 - figures.lost))
+            .max(CAP_RANGE.0),
         margin: pool::margin(ask, prompt_each_s + step_s),
     }
 }

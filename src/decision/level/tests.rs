@@ -265,18 +265,31 @@ fn what_was_asked_for_is_let_go_only_for_more_than_noise() {
 /// share of slow tokens, answers of 30 tokens and a mean time to the first token.
 fn late_after(ticks: u32, step_s: f64, slow: f64, ttft_s: f64, answer: f64) -> Late {
     let mut late = Late::default();
+    note_late(&mut late, ticks, step_s, Some(slow), Some(ttft_s), answer);
+    late
+}
+
+/// The same on what is known already; `None` where the engine has no such counter.
+fn note_late(
+    late: &mut Late,
+    ticks: u32,
+    step_s: f64,
+    slow: Option<f64>,
+    ttft_s: Option<f64>,
+    answer: f64,
+) {
     let spec = Spec::default();
-    let rates = Rates { itl_count: Some(500.0), ..Rates::default() };
+    let rates = Rates { itl_count: slow.map(|_| 500.0), ..Rates::default() };
+    let slow = slow.unwrap_or(0.0);
     let seen = Seen { live: 1, learnable: true, slow: 500.0 * slow, rates, ..Seen::default() };
     let replicas = Replicas { spec: Some(1), ready: 1, ..Replicas::default() };
     let supply = SupplyState::default().look(&spec, &replicas, 1, Moment(0));
-    let minute = Some(&Means { ttft_s: Some(ttft_s), ..means() });
+    let minute = Some(&Means { ttft_s, ..means() });
     let ask = Ask { spec: &spec, seen: &seen, supply: &supply, minute, recent: minute };
     let level = super::ask(&ask, &figures(), &Band::default());
     for _ in 0..ticks {
         late.note(&ask, &level, Some(answer), step_s);
     }
-    late
 }
 
 #[test]
@@ -296,6 +309,18 @@ fn the_pace_of_a_second_or_of_long_answers_is_no_lateness() {
 }
 
 #[test]
+fn what_is_not_seen_gives_no_capacity_back() {
+    let mut late = late_after(2_000, 5.0, 0.5, 0.03, 30.0);
+    // Ticks of a second, then an engine without the counters, for ten hours each.
+    note_late(&mut late, 36_000, 1.0, Some(0.0), Some(0.03), 30.0);
+    note_late(&mut late, 7_200, 5.0, None, Some(0.03), 30.0);
+    note_late(&mut late, 7_200, 5.0, None, None, 300.0);
+    close(late.kept(), 0.85);
+    note_late(&mut late, 7_200, 5.0, Some(0.0), Some(0.03), 30.0);
+    assert!(late.kept() > 0.9, "{}", late.kept());
+}
+
+#[test]
 fn waiting_that_makes_some_late_takes_capacity_and_less_does_not() {
     // Own time 0.02 + 0.01/(1 - 0.6) = 0.045 s of 2 s: 0.6·exp(-0.6·1.955/wait) is 0.4 % for a mean
     // wait of 0.235 s, and 0.04 % for 0.16 s.
@@ -308,4 +333,7 @@ fn capacity_that_lateness_took_is_not_planned_with() {
     let figures = Figures { lost: 0.1, healthiest: FULL, ..figures() };
     // 0.95 less a tenth.
     close(level(1, &Spec::default(), &means(), &figures, true).rho.unwrap(), 0.855);
+    // A target below the empty step of 10 ms: more replicas would not help either.
+    let hopeless = Spec { slo_tpot_ms: 9, ..Spec::default() };
+    close(level(1, &hopeless, &means(), &figures, true).rho.unwrap(), 0.3);
 }

@@ -8,6 +8,11 @@ use super::build::{Bench, Does};
 use super::fleet::{Dice, TRUTH, learned};
 use crate::decision::{CostModel, EngineSample, Interval, LevelSource, Moment};
 
+/// What two samples alone teach.
+fn row(before: &EngineSample, after: &EngineSample) -> Option<Interval> {
+    Interval::part(before, after).filter(Interval::is_whole)
+}
+
 fn interval(seconds: f64, steps: f64, prompt: f64, generated: f64, kv: f64) -> Interval {
     Interval { seconds, steps, prompts: None, prompt, generated, kv }
 }
@@ -171,43 +176,25 @@ fn many_replicas_are_one_clock() {
 
 #[test]
 fn an_interval_idle_at_an_edge_is_refused() {
-    assert!(
-        Interval::between(&sample(0, 0.0, 0.0, 0.0), &sample(5_000, 100.0, 500.0, 5.0)).is_none()
-    );
-    assert!(
-        Interval::between(&sample(0, 0.0, 0.0, 5.0), &sample(5_000, 100.0, 500.0, 0.0)).is_none()
-    );
-    assert!(
-        Interval::between(&sample(0, 0.0, 0.0, 5.0), &sample(5_000, 100.0, 500.0, 5.0)).is_some()
-    );
+    assert!(row(&sample(0, 0.0, 0.0, 0.0), &sample(5_000, 100.0, 500.0, 5.0)).is_none());
+    assert!(row(&sample(0, 0.0, 0.0, 5.0), &sample(5_000, 100.0, 500.0, 0.0)).is_none());
+    assert!(row(&sample(0, 0.0, 0.0, 5.0), &sample(5_000, 100.0, 500.0, 5.0)).is_some());
     // One request is work, at either edge.
-    assert!(
-        Interval::between(&sample(0, 0.0, 0.0, 1.0), &sample(5_000, 100.0, 100.0, 1.0)).is_some()
-    );
+    assert!(row(&sample(0, 0.0, 0.0, 1.0), &sample(5_000, 100.0, 100.0, 1.0)).is_some());
 }
 
 #[test]
 fn an_interval_with_a_reset_is_refused() {
-    assert!(
-        Interval::between(&sample(0, 100.0, 0.0, 5.0), &sample(5_000, 90.0, 500.0, 5.0)).is_none()
-    );
-    assert!(
-        Interval::between(&sample(0, 0.0, 900.0, 5.0), &sample(5_000, 90.0, 500.0, 5.0)).is_none()
-    );
+    assert!(row(&sample(0, 100.0, 0.0, 5.0), &sample(5_000, 90.0, 500.0, 5.0)).is_none());
+    assert!(row(&sample(0, 0.0, 900.0, 5.0), &sample(5_000, 90.0, 500.0, 5.0)).is_none());
 }
 
 #[test]
 fn an_interval_of_few_steps_or_of_more_than_a_minute_is_refused() {
-    assert!(Interval::between(&sample(0, 0.0, 0.0, 5.0), &sample(5_000, 4.0, 20.0, 5.0)).is_none());
-    assert!(Interval::between(&sample(0, 0.0, 0.0, 5.0), &sample(5_000, 5.0, 25.0, 5.0)).is_some());
-    assert!(
-        Interval::between(&sample(0, 0.0, 0.0, 5.0), &sample(60_000, 500.0, 2_500.0, 5.0))
-            .is_some()
-    );
-    assert!(
-        Interval::between(&sample(0, 0.0, 0.0, 5.0), &sample(60_001, 500.0, 2_500.0, 5.0))
-            .is_none()
-    );
+    assert!(row(&sample(0, 0.0, 0.0, 5.0), &sample(5_000, 4.0, 20.0, 5.0)).is_none());
+    assert!(row(&sample(0, 0.0, 0.0, 5.0), &sample(5_000, 5.0, 25.0, 5.0)).is_some());
+    assert!(row(&sample(0, 0.0, 0.0, 5.0), &sample(60_000, 500.0, 2_500.0, 5.0)).is_some());
+    assert!(row(&sample(0, 0.0, 0.0, 5.0), &sample(60_001, 500.0, 2_500.0, 5.0)).is_none());
 }
 
 #[test]
@@ -219,8 +206,8 @@ fn an_interval_whose_tokens_took_less_than_its_steps_had_gaps_and_is_refused() {
     };
     let before = with_itl(0, 0.0, 0.0, 0.0);
     // 50 ms a step by the clock, 38 ms by the tokens: below 1.3 times, no gap; 30 ms: gaps.
-    assert!(Interval::between(&before, &with_itl(5_000, 100.0, 500.0, 19.5)).is_some());
-    assert!(Interval::between(&before, &with_itl(5_000, 100.0, 500.0, 15.0)).is_none());
+    assert!(row(&before, &with_itl(5_000, 100.0, 500.0, 19.5)).is_some());
+    assert!(row(&before, &with_itl(5_000, 100.0, 500.0, 15.0)).is_none());
 }
 
 /// One row of the recording of a real vLLM (costmodel.md 1).
@@ -320,4 +307,15 @@ fn a_row_is_ten_mean_prompts_long_or_a_minute() {
     assert!(!none.is_whole() && minute.is_whole());
     // An engine that does not count them.
     assert!(interval(5.0, 50.0, 30_000.0, 10.0, 0.1).is_whole());
+}
+
+#[test]
+fn a_night_of_latched_gauges_is_no_row() {
+    let mut bench = Bench::new(1);
+    bench.state.cost = learned(&TRUTH);
+    bench.run(60, |_| Does::serving(5.0));
+    let before = bench.state.cost.rows();
+    bench.run(28_800, |_| Does { running: 5.0, ..Does::default() });
+    bench.run(5, |_| Does::serving(5.0));
+    assert!(bench.state.cost.rows() >= before, "{} {before}", bench.state.cost.rows());
 }
