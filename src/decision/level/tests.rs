@@ -329,6 +329,22 @@ fn waiting_that_makes_some_late_takes_capacity_and_less_does_not() {
 }
 
 #[test]
+fn waits_correct_the_margin_by_what_a_full_pool_would_wait() {
+    let spec = Spec::default();
+    let seen = Seen { live: 1, learnable: true, ..Seen::default() };
+    let replicas = Replicas { spec: Some(1), ready: 1, ..Replicas::default() };
+    let supply = SupplyState::default().look(&spec, &replicas, 1, Moment(0));
+    let minute = Some(&Means { ttft_s: Some(0.075), ..means() });
+    let ask = Ask { spec: &spec, seen: &seen, supply: &supply, minute, recent: minute };
+    let level = super::ask(&ask, &figures(), &Band::default());
+    let mut feedback = pool::Feedback::default();
+    (0..20_000).for_each(|_| feedback.note(&ask, &level, 5.0));
+    // Own time 0.045 s of 2 s, so 0.030 s waited of half of 1.955 s: 0.0307. Used 0.6/0.95 = 0.632:
+    // 0.368 · 0.0307 · 0.85/0.632 = 0.0152 is needed, of 0.8 · 0.03/1.97 = 0.0122 planned.
+    assert!((feedback.correction() - 1.249).abs() < 0.002, "{}", feedback.correction());
+}
+
+#[test]
 fn capacity_that_lateness_took_is_not_planned_with() {
     let figures = Figures { lost: 0.1, healthiest: FULL, ..figures() };
     // 0.95 less a tenth.

@@ -90,6 +90,21 @@ fn a_flat_counter_is_no_information_and_stands_in_no_way() {
 }
 
 #[test]
+fn a_counter_is_seen_to_follow_work_that_varies_by_a_tenth_and_not_by_less() {
+    for (share, is_seen) in [(0.12, true), (0.08, false)] {
+        let mut bench = Bench::new(3);
+        for round in 0..200 {
+            let running = 10.0 * if round % 2 == 0 { 1.0 + share } else { 1.0 - share };
+            bench.seen.gpu = gpu(0.99, Some(0.02 * running));
+            bench.run(5, |_| Does::serving(running));
+        }
+        let says = reason(bench.last.as_ref().unwrap(), Rule::GpuCeiling);
+        let is_flat = matches!(says, Reason::GpuNoInformation { .. });
+        assert_eq!(is_flat, !is_seen, "{share}: {says:?}");
+    }
+}
+
+#[test]
 fn full_devices_raise_when_demand_confirms_once_a_cold_start() {
     let mut bench = informed(4);
     bench.seen.gpu = gpu(0.99, Some(0.9));
