@@ -172,12 +172,12 @@ async fn persist(flight: &mut Flight<'_>) -> Exchanged {
         let retry_after_s = flight.retry_after_s.take();
         let users = &lane.plan().users;
         let again = users.again_after_s(job.number, refused, fault.failure, retry_after_s);
-        let Some(wait_s) = again.filter(|_| lane.may_retry()) else { return Err((fault, idle)) };
-        flight.note(|record| record.retried(job.class));
+        let Some(wait_s) = again.filter(|_| lane.take_retry()) else { return Err((fault, idle)) };
         if let Some(idle) = idle {
             lane.put_back(job.target, idle.sender);
         }
         sleep(Duration::from_secs_f64(wait_s)).await;
+        flight.note(|record| record.retried(job.class));
     }
 }
 

@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -136,6 +136,16 @@ impl Job {
 /// A lane's share of the schedule: every request has its number, whoever sends it.
 pub(super) type Share = Box<dyn Iterator<Item = (u64, Result<Planned, traces::Error>)> + Send>;
 
+/// Requests of a thread, whether or not they count in its record.
+#[derive(Debug, Default)]
+struct Tally {
+    /// Each once, however often it is sent.
+    sent: AtomicU64,
+    /// Times that one was allowed to be sent again.
+    retries: AtomicU64,
+    ended: AtomicU64,
+}
+
 /// One thread.
 #[derive(Debug)]
 pub(super) struct Lane {
@@ -151,6 +161,7 @@ pub(super) struct Lane {
     slots: Arc<Semaphore>,
     connections: u32,
     record: Mutex<Record>,
+    tally: Tally,
     /// What ended its share early.
     trace_error: Mutex<Option<traces::Error>>,
 }
@@ -168,6 +179,7 @@ impl Lane {
             slots: Arc::new(Semaphore::new(connections as usize)),
             connections,
             record: Mutex::new(record),
+            tally: Tally::default(),
             trace_error: Mutex::default(),
         }
     }
@@ -338,7 +350,9 @@ impl Lane {
         let mut slot = Some(slot);
         let mut next = Some(first);
         while let Some(job) = next {
+            self.tally.sent.fetch_add(1, Ordering::Relaxed);
             self.perform(&job, &mut timers).await;
+            self.tally.ended.fetch_add(1, Ordering::Relaxed);
             // What waits already needs no task of its own.
             let mut waiting = locked(&self.waiting);
             next = waiting.pop_front();
@@ -366,16 +380,18 @@ impl Lane {
         }
     }
 
-    /// Whether one more retry is within the budget, which each thread has for its share of the
-    /// requests.
-    pub(super) fn may_retry(&self) -> bool {
-        self.plan().users.retry_budget.is_none_or(|share| {
-            let record = locked(&self.record);
-            let (retries, sent) = record.classes.iter().fold((0, 0), |(retries, sent), class| {
-                (retries + class.retries, sent + class.sent)
-            });
-            (retries as f64) < share * sent as f64
-        })
+    /// Takes one retry out of the budget, which each thread has for its share of the requests; false
+    /// if that is spent. One whose user leaves before it is sent stays taken.
+    pub(super) fn take_retry(&self) -> bool {
+        let Tally { sent, retries, .. } = &self.tally;
+        let n_retries = retries.load(Ordering::Relaxed) + 1;
+        let n_sent = sent.load(Ordering::Relaxed);
+        let budget = self.plan().users.retry_budget;
+        let is_within = budget.is_none_or(|share| n_retries as f64 <= share * n_sent as f64);
+        if is_within {
+            retries.store(n_retries, Ordering::Relaxed);
+        }
+        is_within
     }
 
     pub(super) fn plan(&self) -> &Plan {
@@ -388,6 +404,11 @@ impl Lane {
 
     pub(super) fn take_trace_error(&self) -> Option<traces::Error> {
         locked(&self.trace_error).take()
+    }
+
+    /// Requests with an answer or a failure, whether or not they count.
+    pub(super) fn n_ended(&self) -> u64 {
+        self.tally.ended.load(Ordering::Relaxed)
     }
 
     pub(super) fn record(&self) -> &Mutex<Record> {

@@ -62,6 +62,8 @@ pub struct Outcome {
     pub span_s: f64,
     /// Requests that were due and never sent.
     pub unsent: u64,
+    /// Requests with an answer or a failure, those of the warm-up and the cool-down too.
+    pub n_ended: u64,
     /// Whether somebody stopped it.
     pub is_interrupted: bool,
     /// Why the schedule ended before its end.
@@ -138,13 +140,14 @@ pub async fn measure(
     let trace_error = lanes.iter().find_map(|lane| lane.take_trace_error());
     let mut record = Record::new(plan.classes.len());
     lanes.iter().for_each(|lane| record.merge(std::mem::take(&mut *locked(lane.record()))));
-    let span_s = match plan.span_s() {
-        Some(span_s) if !is_interrupted && trace_error.is_none() => span_s - plan.cooldown_s,
-        Some(_) => schedule_end_s.unwrap_or(elapsed_s),
+    let span_s = match plan.span_s().map(|span_s| span_s - plan.cooldown_s) {
+        Some(span_s) if !is_interrupted && trace_error.is_none() => span_s,
+        Some(span_s) => schedule_end_s.unwrap_or(elapsed_s).min(span_s),
         None => record.last_due_s,
     };
     Ok(Outcome {
         unsent: record.unsent,
+        n_ended: lanes.iter().map(|lane| lane.n_ended()).sum(),
         record,
         elapsed_s,
         span_s: (span_s - plan.warmup_s).max(0.0),

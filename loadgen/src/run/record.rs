@@ -215,7 +215,7 @@ impl Record {
         self.classes[class].schedule_lag.note(lag_s);
     }
 
-    /// A refused request is to be sent again.
+    /// A refused request is sent again.
     pub(super) fn retried(&mut self, class: usize) {
         self.classes[class].retries += 1;
     }

@@ -170,7 +170,8 @@ pub struct Client {
     pub unsent: u64,
     /// Whether the times are the client's own rather than the server's: then the run is invalid.
     pub is_bottleneck: bool,
-    /// Processor time for each request that ended, in seconds.
+    /// Processor time for each request that ended, those of the warm-up and the cool-down too, in
+    /// seconds.
     pub cpu_s_per_request: Option<f64>,
     /// Requests like these that as many processors as there are threads would send in a second,
     /// by that time: an estimate, and too low where a run is idle for the most part.
@@ -277,8 +278,8 @@ impl Report {
             .min(outcome.elapsed_s / ENOUGH_POINTS)
             .max(outcome.elapsed_s / MOST_POINTS);
         let timeline = record.timeline.clone().coarser(point_s);
-        let n_ended = total.completed + total.n_errors();
-        let cpu_s_per_request = (n_ended > 0).then(|| outcome.cpu_s / n_ended as f64);
+        let cpu_s_per_request =
+            (outcome.n_ended > 0).then(|| outcome.cpu_s / outcome.n_ended as f64);
         let client = Client {
             threads: plan.n_lanes,
             connections: plan.connections,

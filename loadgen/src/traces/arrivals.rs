@@ -5,11 +5,11 @@
 
 use std::str::FromStr;
 
-use rand_distr::{Distribution as _, Exp1, Gamma};
+use rand_distr::{Distribution as _, Exp1, Gamma, StandardUniform};
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::SeedableRng as _;
 
-use super::process::{Cascade, Modulated, Process};
+use super::process::{Cascade, Modulated, Process, brought_before};
 use super::{Arrival, Lengths};
 use crate::duration;
 
@@ -173,13 +173,7 @@ impl Arrivals {
         let other = Pcg64Mcg::seed_from_u64(seed ^ 0x7377_6974_6368_6573);
         Arrivals(match process {
             Process::Poisson => Box::new(Stretched::new(pieces, Gaps::Poisson, rng)),
-            // Shape 1/cv² and scale cv² have the mean 1. A cv out of range falls back to Poisson,
-            // which is what a cv of 1 is.
-            Process::Gamma { cv } => {
-                let gaps =
-                    Gamma::new((cv * cv).recip(), cv * cv).map_or(Gaps::Poisson, Gaps::Gamma);
-                Box::new(Stretched::new(pieces, gaps, rng))
-            }
+            Process::Gamma { cv } => Box::new(Stretched::new(pieces, Gaps::gamma(cv), rng)),
             Process::Constant => Box::new(Stretched::new(pieces, Gaps::Constant, rng)),
             Process::Mmpp(bursts) => {
                 let pieces = Modulated::new(pieces, bursts, other);
@@ -189,7 +183,10 @@ impl Arrivals {
                 let own = curve.repeated(1, 1.0 - share).pieces.into_iter();
                 let own = Stretched::new(own, Gaps::Poisson, rng);
                 let until_s = curve.span_s().unwrap_or(f64::INFINITY);
-                Box::new(Cascade::new(own, share, lag_s, until_s, other))
+                let before = Pcg64Mcg::seed_from_u64(seed ^ 0x6265_666f_7265_6974);
+                let before = brought_before(curve.at(0.0), share, lag_s, before)
+                    .take_while(move |t_s| *t_s < until_s);
+                Box::new(Cascade::new(merged(own, before), share, lag_s, until_s, other))
             }
         })
     }
@@ -203,10 +200,39 @@ impl Iterator for Arrivals {
     }
 }
 
+/// Two rows of times, each ascending, as one.
+fn merged(
+    one: impl Iterator<Item = f64>,
+    other: impl Iterator<Item = f64>,
+) -> impl Iterator<Item = f64> {
+    let (mut one, mut other) = (one.peekable(), other.peekable());
+    std::iter::from_fn(move || match (one.peek(), other.peek()) {
+        (Some(t_s), Some(other_s)) if other_s < t_s => other.next(),
+        (Some(_), _) => one.next(),
+        (None, _) => other.next(),
+    })
+}
+
 enum Gaps {
     Poisson,
-    Gamma(Gamma<f64>),
+    Gamma {
+        gaps: Gamma<f64>,
+        /// Those that the start falls into: the likelier, the longer they are.
+        found: Gamma<f64>,
+    },
     Constant,
+}
+
+impl Gaps {
+    /// Shape 1/cv² and scale cv² have the mean 1; drawn by their length they have a shape larger by
+    /// 1. A cv out of range falls back to Poisson, which is what a cv of 1 is.
+    fn gamma(cv: f64) -> Gaps {
+        let (shape, scale) = ((cv * cv).recip(), cv * cv);
+        match (Gamma::new(shape, scale), Gamma::new(shape + 1.0, scale)) {
+            (Ok(gaps), Ok(found)) => Gaps::Gamma { gaps, found },
+            (_, _) => Gaps::Poisson,
+        }
+    }
 }
 
 /// Gaps of a mean of one, stretched by the rate in force.
@@ -241,7 +267,13 @@ impl<P> Stretched<P> {
         let is_first = std::mem::take(&mut self.is_first);
         match &self.gaps {
             Gaps::Poisson => Exp1.sample(&mut self.rng),
-            Gaps::Gamma(gamma) => gamma.sample(&mut self.rng),
+            // The start is any moment within a gap: with an arrival there, the mean of the first
+            // minutes would be (cv² - 1) / 2 requests too high.
+            Gaps::Gamma { found, .. } if is_first => {
+                let left: f64 = StandardUniform.sample(&mut self.rng);
+                left * found.sample(&mut self.rng)
+            }
+            Gaps::Gamma { gaps, .. } => gaps.sample(&mut self.rng),
             Gaps::Constant if is_first => 0.0,
             Gaps::Constant => 1.0,
         }

@@ -1,6 +1,8 @@
 //! How requests come beside their mean rate: evenly, by chance, in bursts, or because others came.
 //!
-//! Every process has the rate's mean: none makes the load larger or smaller, only its shape.
+//! Every process has the mean of a constant rate from the start on: none makes the load larger or
+//! smaller, only its shape. [`Process::Hawkes`] follows a change of the rate as its requests come,
+//! a lag divided by `1 - share` after it in the mean.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -8,11 +10,18 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use rand_distr::{Distribution as _, Exp1, Poisson};
+use rand_distr::{Distribution as _, Exp1, Gamma, Poisson};
 use rand_pcg::Pcg64Mcg;
 
 use super::arrivals::Piece;
 use crate::duration::{self, format_millis};
+
+/// What bursts leave for the time between them counts from here on, as a share of the mean rate;
+/// below it is what rounding has left.
+const LEAST_CALM: f64 = 1e-12;
+/// Where fewer requests than this come in the mean of a burst and the time after it, bursts show
+/// nowhere.
+const LEAST_A_TURN: f64 = 1e-6;
 
 /// How the gaps between requests vary.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -60,7 +69,8 @@ impl Bursts {
     /// The rate between bursts as a multiple of the mean rate.
     fn calm(&self) -> f64 {
         let on_share = self.on_share();
-        ((1.0 - self.peak * on_share) / (1.0 - on_share)).max(0.0)
+        let left = 1.0 - self.peak * on_share;
+        if left < LEAST_CALM { 0.0 } else { left / (1.0 - on_share) }
     }
 }
 
@@ -171,6 +181,12 @@ impl<P: Iterator<Item = Piece>> Iterator for Modulated<P> {
             self.piece = self.pieces.next()?;
         }
         let Piece { from_per_s, to_per_s, span_s } = self.piece;
+        let turn_s = self.bursts.on_s + self.bursts.off_s;
+        if from_per_s.max(to_per_s) * turn_s < LEAST_A_TURN {
+            // Who looks for a request in it would get cuts without one, for ever if it never ends.
+            self.piece.span_s = 0.0;
+            return Some(Piece { from_per_s, to_per_s, span_s });
+        }
         let cut_s = span_s.min(self.left_s);
         let at_cut_per_s = if span_s.is_finite() {
             from_per_s + (to_per_s - from_per_s) * cut_s / span_s
@@ -190,6 +206,29 @@ impl<P: Iterator<Item = Piece>> Iterator for Modulated<P> {
             span_s: cut_s,
         })
     }
+}
+
+/// What requests before the start bring after it, as if they had come for ever at this rate. Without
+/// it the rate would begin at that of the requests which nobody brought.
+///
+/// They come at a rate that falls with the lag from what the start finds. In the long run that has
+/// the mean `share * rate` and the variance `share² * rate / (2 * lag * (1 - share))` (Hawkes, 1971).
+/// A gamma distribution has both, and so counts have their mean and variance from the start on.
+pub(super) fn brought_before(
+    rate_per_s: f64,
+    share: f64,
+    lag_s: f64,
+    mut rng: Pcg64Mcg,
+) -> impl Iterator<Item = f64> + Send {
+    let found = Gamma::new(2.0 * rate_per_s * lag_s * (1.0 - share), share / (2.0 * (1.0 - share)));
+    // Where there is no rate, or no request brings another, nothing is found.
+    let expected = found.map_or(0.0, |found| found.sample(&mut rng));
+    let mut passed = 0.0;
+    std::iter::from_fn(move || {
+        let gap: f64 = Exp1.sample(&mut rng);
+        passed += gap;
+        (passed < expected).then(|| -lag_s * (-passed / expected).ln_1p())
+    })
 }
 
 /// Arrivals with those that they bring, as the clusters that a Hawkes process consists of (Hawkes

@@ -1,6 +1,8 @@
 //! What is read from each format, what is refused and with which words, and the laws that generated
 //! arrivals follow.
 
+mod processes;
+
 use std::io::Write as _;
 use std::sync::Arc;
 
@@ -326,67 +328,6 @@ fn counts_of_a_poisson_process_vary_as_they_should() {
     let mean = f64::from(bins.iter().sum::<u32>()) / 4_000.0;
     let variance = bins.iter().map(|n| (f64::from(*n) - mean).powi(2)).sum::<f64>() / 4_000.0;
     assert!((variance / mean - 1.0).abs() < 0.1, "{}", variance / mean);
-}
-
-/// Mean of the counts in each second, and their variance for each unit of it.
-fn dispersion(curve: &str, process: &str, n_seconds: u32) -> (f64, f64) {
-    let bins = per_second(&times(curve, process.parse().unwrap(), f64::from(n_seconds)), n_seconds);
-    let n = f64::from(n_seconds);
-    let mean = bins.iter().map(|n| f64::from(*n)).sum::<f64>() / n;
-    let variance = bins.iter().map(|n| (f64::from(*n) - mean).powi(2)).sum::<f64>() / n;
-    (mean, variance / mean)
-}
-
-/// Of a Poisson process whose rate has the variance `v` and the correlation `exp(-t / c)`, counts
-/// in a second have the variance `mean + 2 v c (1 - c (1 - exp(-1 / c)))` (Fischer and
-/// Meier-Hellstern, "The Markov-modulated Poisson process cookbook", 1993).
-#[test]
-fn bursts_leave_the_mean_and_spread_the_counts_as_they_should() {
-    for (text, peak, on_s, off_s) in
-        [("onoff:2s:8s", 5.0_f64, 2.0_f64, 8.0_f64), ("mmpp:3:1s:4s", 3.0, 1.0, 4.0)]
-    {
-        let on_share = on_s / (on_s + off_s);
-        let calm = (1.0 - peak * on_share) / (1.0 - on_share);
-        let (mean, seen) = dispersion("20", text, 100_000);
-        assert!((mean / 20.0 - 1.0).abs() < 0.03, "{text}: {mean}");
-        let variance = on_share * (1.0 - on_share) * (20.0 * (peak - calm)).powi(2);
-        let c = (1.0 / on_s + 1.0 / off_s).recip();
-        let more = 2.0 * variance * c * (1.0 - c * (1.0 - (-1.0 / c).exp()));
-        let expected = 1.0 + more / 20.0;
-        assert!((seen / expected - 1.0).abs() < 0.06, "{text}: {seen}, expected {expected}");
-    }
-    // Nothing comes between bursts: of a thousand seconds some are empty, by chance alone none.
-    let bins = per_second(&times("20", "onoff:20s:80s".parse().unwrap(), 1_000.0), 1_000);
-    let empty = bins.iter().filter(|n| **n == 0).count();
-    assert!((400..950).contains(&empty), "{empty}");
-}
-
-/// In the long run a Hawkes process's counts have `1 / (1 - n)²` times the variance of Poisson's
-/// (Hawkes, 1971); counts in a second have that where the lag is short against it.
-#[test]
-fn requests_that_bring_others_leave_the_mean_and_cluster() {
-    for (text, share) in [("hawkes:0.5:10ms", 0.5_f64), ("hawkes:0.8:5ms", 0.8)] {
-        let (mean, seen) = dispersion("20", text, 50_000);
-        assert!((mean / 20.0 - 1.0).abs() < 0.03, "{text}: {mean}");
-        let expected = (1.0 - share).powi(-2);
-        assert!((seen / expected - 1.0).abs() < 0.12, "{text}: {seen}, expected {expected}");
-    }
-    let (_, alone) = dispersion("20", "hawkes:0:1s", 4_000);
-    assert!((alone - 1.0).abs() < 0.1, "{alone}");
-}
-
-#[test]
-fn processes_are_written_as_they_are_read() {
-    for text in
-        ["poisson", "constant", "gamma:2.5", "onoff:10s:50s", "mmpp:3:500ms:2s", "hawkes:0.4:20s"]
-    {
-        let process: Process = text.parse().unwrap();
-        assert_eq!(process.to_string(), text);
-        let curve: Curve = "5@20s,1-30@20s".parse().unwrap();
-        let draw = |seed| Arrivals::new(&curve, process, seed).collect::<Vec<f64>>();
-        assert_eq!(draw(3), draw(3));
-        assert!(draw(3).is_sorted() && draw(3).iter().all(|t_s| *t_s <= 40.0), "{text}");
-    }
 }
 
 #[test]

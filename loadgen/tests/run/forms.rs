@@ -194,6 +194,10 @@ fn a_warm_up_and_a_cool_down_are_sent_and_not_counted() {
     assert_eq!(server.asked().len(), 100);
     assert_eq!(at(&report, "/scheduled"), 50.0);
     assert_eq!(at(&report, "/offered_rate"), 50.0);
+    // The processor time is that of all of them.
+    let cpu_s = at(&report, "/client/cpu_cores") * at(&report, "/elapsed_s");
+    let of_all_s = at(&report, "/client/cpu_s_per_request") * 100.0;
+    assert!((of_all_s / cpu_s - 1.0).abs() < 1e-9, "{of_all_s} {cpu_s}");
 }
 
 #[test]

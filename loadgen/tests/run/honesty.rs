@@ -74,32 +74,47 @@ fn what_is_open_at_the_end_is_neither_whole_nor_an_error() {
     assert!((0.5..0.65).contains(&share), "{share}");
 }
 
+/// The report of a run that is stopped after so many requests.
+fn stopped(flags: &str, after: usize, signal: Signal) -> Value {
+    let server = Server::start(|asked| stream(asked, 2, Duration::from_millis(20)));
+    let mut child = Command::new(env!("CARGO_BIN_EXE_loadgen"))
+        .args(["run", "--url", &server.url(), "--model", "m", "--rate", "50", "--format", "json"])
+        .args(flags.split_whitespace())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while server.asked().len() < after {
+        assert!(Instant::now() < deadline, "no requests");
+        std::thread::yield_now();
+    }
+    kill_process(Pid::from_child(&child), signal).unwrap();
+    let mut text = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let report: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(report["interrupted"], true);
+    assert_eq!(at(&report, "/errors"), 0.0);
+    report
+}
+
 #[test]
 fn a_stop_ends_with_a_report_of_what_was_measured() {
     for signal in [Signal::INT, Signal::TERM] {
-        let server = Server::start(|asked| stream(asked, 2, Duration::from_millis(20)));
-        let mut child = Command::new(env!("CARGO_BIN_EXE_loadgen"))
-            .args(["run", "--url", &server.url(), "--model", "m", "--rate", "50"])
-            .args(["--duration", "10m", "--format", "json"])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let deadline = Instant::now() + Duration::from_secs(30);
-        while server.asked().len() < 20 {
-            assert!(Instant::now() < deadline, "no requests");
-            std::thread::yield_now();
-        }
-        kill_process(Pid::from_child(&child), signal).unwrap();
-        let mut text = String::new();
-        child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
-        assert_eq!(child.wait().unwrap().code(), Some(0));
-        let report: Value = serde_json::from_str(&text).unwrap();
-        assert_eq!(report["interrupted"], true);
+        let report = stopped("--duration 10m", 20, signal);
         assert!(at(&report, "/completed") >= 10.0, "{report:#}");
         assert!(at(&report, "/elapsed_s") < 40.0);
-        assert_eq!(at(&report, "/errors"), 0.0);
     }
+}
+
+/// The 75th request is due after 1.48 s, half a second into the cool-down.
+#[test]
+fn a_stop_within_the_cool_down_leaves_what_counts_as_it_was() {
+    let flags = "--arrival constant --duration 10m --cooldown 599s";
+    let report = stopped(flags, 75, Signal::INT);
+    assert!(at(&report, "/elapsed_s") > 1.4);
+    assert_eq!((at(&report, "/duration_s"), at(&report, "/offered_rate")), (1.0, 50.0));
 }
 
 /// The server holds every stream open until all have come.

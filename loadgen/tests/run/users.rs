@@ -53,10 +53,34 @@ fn a_budget_bounds_what_is_sent_again() {
     let load = "--rate 100 --duration 1s --arrival constant --retries 5 --threads 1";
     let report = report(&server.url(), &format!("{load} --retry-budget 0.2"));
     assert_eq!((at(&report, "/sent"), at(&report, "/errors")), (100.0, 100.0));
-    // One for each five that were sent by then: the last may be refused before it helps.
-    let retries = at(&report, "/retries");
-    assert!((15.0..=20.0).contains(&retries), "{retries}");
-    assert_eq!(server.asked().len() as f64, 100.0 + retries);
+    // One for each five that were sent by then, and the last one is refused after all were.
+    assert_eq!(at(&report, "/retries"), 20.0);
+    assert_eq!(server.asked().len(), 120);
+}
+
+#[test]
+fn a_budget_is_for_what_does_not_count_too_and_nothing_is_lent() {
+    let refusing = || Server::start(|_| vec![refusal("0")]);
+    let flags = "--arrival constant --retries 5 --threads 1 --retry-budget 0.2";
+    let server = refusing();
+    let spans = "--rate 100 --duration 2s --warmup 500ms --cooldown 500ms";
+    let counted = report(&server.url(), &format!("{spans} {flags}"));
+    assert_eq!(at(&counted, "/sent"), 100.0);
+    assert_eq!(server.asked().len(), 240);
+    // Four requests are too few for one retry.
+    let server = refusing();
+    report(&server.url(), &format!("--rate 4 --duration 1s {flags}"));
+    assert_eq!(server.asked().len(), 4);
+}
+
+#[test]
+fn what_would_have_been_sent_again_after_the_end_was_not() {
+    let server = Server::start(|_| vec![refusal("50")]);
+    let load = "--rate 20 --duration 1s --arrival constant --retries 1 --grace 1s";
+    let report = report(&server.url(), load);
+    assert_eq!((at(&report, "/sent"), at(&report, "/unfinished")), (20.0, 20.0));
+    assert_eq!(at(&report, "/retries"), 0.0);
+    assert_eq!(server.asked().len(), 20);
 }
 
 #[test]
