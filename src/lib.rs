@@ -79,7 +79,9 @@
 //!   monotonic clock. A follower's answers are the leader's and nothing else, also while it cannot see who
 //!   leads: it asks whom it knows. Nobody is sent away who would have nowhere to go.
 //! - Nothing is saved over what could not be read.
-//! - `doctor` concludes nothing from a name, and no fix that it prints takes away what another keeps.
+//! - `doctor` finds the scaler behind an address by selectors and command lines. By name it takes what only
+//!   a name tells: which Services and addresses are some scaler's, and the role that the manifests bind. No
+//!   command that it prints deletes a scaler unless each ScaledObject's own address is known, and none is its.
 //! - A write that was answered with success is known to everyone who could lead next.
 //!
 //! # Choices of the decision that its first sketch did not have

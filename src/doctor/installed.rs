@@ -1,6 +1,7 @@
 //! The scaler as it is installed: which Deployment stands behind a Service, and what its pod template says.
 //!
-//! Pure. Nothing is concluded from names: another installation calls its parts otherwise.
+//! Pure. A Deployment is found by a Service's selector and its container by the words that it runs, not by
+//! what they are called: another installation calls its parts otherwise.
 
 use serde_json::{Value, json};
 
@@ -10,6 +11,8 @@ use super::object::{list, name, namespace, text, title};
 
 /// The flag that binds a scaler to some namespaces.
 const NAMESPACE: &str = "--namespace";
+/// The flag that names the configuration file, and the variable that does where it is not given.
+const CONFIG: (&str, &str) = ("--config", "GHOSTSCALER_CONFIG");
 /// The flag that names the Lease of the election, and the Lease without it.
 const LEASE: (&str, &str) = ("--lease-name", "ghostscaler");
 /// The subcommand by which its container is known among others of the pod.
@@ -39,27 +42,32 @@ pub(super) fn behind<'a>(
 /// What the command line of a scaler says.
 pub(super) struct Line<'a> {
     deployment: &'a Value,
-    /// The pointer to its words.
-    args: String,
-    words: Vec<&'a str>,
+    /// The pointer to its container.
+    container: String,
+    /// Its words, each with the pointer to it.
+    words: Vec<(String, &'a str)>,
 }
 
 impl<'a> Line<'a> {
     /// That of the container that runs `serve`.
     pub(super) fn of(deployment: &'a Value) -> Fact<Line<'a>> {
-        let containers = list(deployment, "/spec/template/spec/containers").iter().enumerate();
-        let mut lines = containers.flat_map(|(index, container)| {
-            ["args", "command"].map(|key| {
-                let words = list(container, &format!("/{key}")).iter();
-                let args = format!("/spec/template/spec/containers/{index}/{key}");
-                (args, words.filter_map(Value::as_str).collect::<Vec<_>>())
-            })
+        let containers = list(deployment, "/spec/template/spec/containers");
+        let mut lines = (0..containers.len()).map(|index| {
+            let container = format!("/spec/template/spec/containers/{index}");
+            // As Kubernetes runs them: one behind the other.
+            let lists = ["command", "args"].map(|key| format!("{container}/{key}"));
+            let words = lists.iter().flat_map(|at| {
+                let words = list(deployment, at).iter().enumerate();
+                words.filter_map(move |(index, word)| {
+                    Some((format!("{at}/{index}"), word.as_str()?))
+                })
+            });
+            Line { deployment, words: words.collect(), container }
         });
-        let found = lines.find(|(_, words)| words.contains(&SERVE));
-        let (args, words) = found.ok_or_else(|| {
+        let found = lines.find(|line| line.words.iter().any(|(_, word)| *word == SERVE));
+        found.ok_or_else(|| {
             Missing::because(format!("no container of {} runs `{SERVE}`", title(deployment)))
-        })?;
-        Ok(Line { deployment, args, words })
+        })
     }
 
     pub(super) fn has(&self, flag: &str) -> bool {
@@ -68,9 +76,9 @@ impl<'a> Line<'a> {
 
     /// Each value of a flag, in either spelling.
     fn values(&self, flag: &str) -> impl Iterator<Item = &'a str> {
-        let next = |index: usize| self.words.get(index + 1).copied();
+        let next = |index: usize| self.words.get(index + 1).map(|(_, word)| *word);
         let places = self.words.iter().enumerate();
-        places.filter_map(move |(index, word)| match word.strip_prefix(flag)? {
+        places.filter_map(move |(index, (_, word))| match word.strip_prefix(flag)? {
             "" => next(index),
             value => value.strip_prefix('='),
         })
@@ -84,7 +92,8 @@ impl<'a> Line<'a> {
     /// A change that lets it watch these and no others.
     pub(super) fn with_watched(&self, namespaces: &[&str]) -> Patch {
         let told = format!("{NAMESPACE}={}", namespaces.join(","));
-        self.without(NAMESPACE).set(&format!("{}/-", self.args), told)
+        // Behind the arguments, which stand behind the command.
+        self.without(NAMESPACE).set(&format!("{}/args/-", self.container), told)
     }
 
     /// The Lease by which its replicas elect the one that decides.
@@ -92,31 +101,44 @@ impl<'a> Line<'a> {
         self.values(LEASE.0).last().unwrap_or(LEASE.1)
     }
 
-    /// A change that lets them take another Lease.
-    pub(super) fn with_lease(&self, name: &str) -> Patch {
-        self.without(LEASE.0).set(&format!("{}/-", self.args), format!("{}={name}", LEASE.0))
-    }
-
-    /// A change that takes a flag out, wherever it stands.
+    /// A change that takes a flag out, wherever it stands, for as long as it stands there.
     fn without(&self, flag: &str) -> Patch {
         // From the end on, so that the places before stay what they are.
         let words = self.words.iter().enumerate().rev();
-        words.fold(Patch::to(self.deployment), |patch, (index, word)| {
-            let at = |index: usize| format!("{}/{index}", self.args);
-            match word.strip_prefix(flag) {
-                Some("") => patch.remove(&at(index + 1)).remove(&at(index)),
-                Some(value) if value.starts_with('=') => patch.remove(&at(index)),
-                Some(_) | None => patch,
+        let removed = |patch: Patch, at: &str| patch.while_same(at).remove(at);
+        words.fold(Patch::to(self.deployment), |patch, (index, (at, word))| {
+            match (word.strip_prefix(flag), self.words.get(index + 1)) {
+                (Some(""), Some((value, _))) => removed(removed(patch, value), at),
+                (Some(""), None) => removed(patch, at),
+                (Some(value), _) if value.starts_with('=') => removed(patch, at),
+                (Some(_) | None, _) => patch,
             }
         })
     }
 
+    /// The path of the configuration file, by flag or variable; `None` where neither is given.
+    fn configuration_file(&self) -> Fact<Option<&'a str>> {
+        if let Some(path) = self.values(CONFIG.0).last() {
+            return Ok(Some(path));
+        }
+        let mut variables = list(self.deployment, &format!("{}/env", self.container)).iter();
+        // Kubernetes lets the last of a name win, and all of them over `envFrom`.
+        let Some(variable) = variables.rfind(|variable| variable["name"] == CONFIG.1) else {
+            return match list(self.deployment, &format!("{}/envFrom", self.container)) {
+                [] => Ok(None),
+                _ => Err(Missing::because(format!("{} may come from envFrom", CONFIG.1))),
+            };
+        };
+        let path = text(variable, "/value");
+        let unread = || Missing::because(format!("{} has no value that is written out", CONFIG.1));
+        path.map(Some).ok_or_else(unread)
+    }
+
     /// ConfigMap and key of the configuration file; `None` where it runs without one.
     pub(super) fn configuration(&self) -> Fact<Option<(String, String)>> {
-        let Some(path) = self.values("--config").last() else { return Ok(None) };
-        let none = || Missing::because(format!("--config={path} is no file of a ConfigMap"));
-        let container = self.args.rsplit_once('/').map_or("", |(container, _)| container);
-        let mounts = list(self.deployment, &format!("{container}/volumeMounts"));
+        let Some(path) = self.configuration_file()? else { return Ok(None) };
+        let none = || Missing::because(format!("{path} is no file of a ConfigMap"));
+        let mounts = list(self.deployment, &format!("{}/volumeMounts", self.container));
         let within = |mount: &'a Value| {
             let rest = path.strip_prefix(text(mount, "/mountPath")?.trim_end_matches('/'))?;
             match rest.strip_prefix('/') {

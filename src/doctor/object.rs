@@ -146,7 +146,12 @@ pub(super) fn triggers(object: &Value) -> impl Iterator<Item = Trigger<'_>> {
 ///
 /// Another external scaler is known by its keys: none is one of ours.
 pub(super) fn own_trigger(object: &Value) -> Option<Trigger<'_>> {
-    triggers(object).find(|trigger| {
+    own_triggers(object).next()
+}
+
+/// All the triggers that are this scaler's, or another installation's of it.
+pub(super) fn own_triggers(object: &Value) -> impl Iterator<Item = Trigger<'_>> {
+    triggers(object).filter(|trigger| {
         let is_external = matches!(trigger.kind(), "external" | "external-push");
         let is_ours = |key: &str| {
             let stem = key.strip_suffix(FROM_ENV).unwrap_or(key);

@@ -2,6 +2,7 @@
 
 mod chain;
 mod count;
+mod installed;
 mod series;
 mod sound;
 mod zero;

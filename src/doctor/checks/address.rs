@@ -1,5 +1,7 @@
 //! Where KEDA calls: whether that Service exists, and answers with one voice.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use crate::doctor::facts::{Fact, Facts, Installation, Missing};
@@ -101,14 +103,16 @@ pub(super) fn two_scalers(facts: &Facts) -> Result<Option<Finding>, Missing> {
     for one in all {
         let deployment = one.deployment.as_ref()?;
         let watched = Line::of(deployment)?.watched();
-        let is_known = followers.iter().any(|known| known.deployment == deployment);
-        if !is_known && (watched.is_empty() || watched.contains(&home)) {
-            followers.push(Follower { one, deployment, watched });
+        let known = followers.iter_mut().find(|known| known.deployment == deployment);
+        if let Some(known) = known {
+            known.installations.push(one);
+        } else if watched.is_empty() || watched.contains(&home) {
+            followers.push(Follower { installations: vec![one], deployment, watched });
         }
     }
     followers.sort_by_key(|follower| (namespace(follower.deployment), name(follower.deployment)));
     let used = own.service(home);
-    let asks = |follower: &&Follower<'_>| follower.is_asked_from(home) == Ok(true);
+    let asks = |follower: &&Follower<'_>| follower.asked_from().is_ok_and(|all| all.contains(home));
     let is_used = |follower: &&Follower<'_>| follower.is_at(used);
     // The same for every ScaledObject of the namespace: what one is told to keep, none is told to delete.
     let first_asked = followers.iter().find(asks);
@@ -131,38 +135,56 @@ pub(super) fn two_scalers(facts: &Facts) -> Result<Option<Finding>, Missing> {
 
 /// A scaler that follows a namespace.
 struct Follower<'a> {
-    one: &'a Installation,
+    /// Each Service that selects its pods.
+    installations: Vec<&'a Installation>,
     deployment: &'a Value,
     /// The namespaces that it is told; none means all.
     watched: Vec<&'a str>,
 }
 
-impl Follower<'_> {
+impl<'a> Follower<'a> {
     fn title(&self) -> String {
         format!("{}/{}", namespace(self.deployment), name(self.deployment))
     }
 
     fn is_at(&self, address: Option<(&str, &str)>) -> bool {
-        address == Some((name(&self.one.service), namespace(&self.one.service)))
+        self.services().any(|service| address == Some((name(service), namespace(service))))
     }
 
-    fn is_asked_from(&self, namespace: &str) -> Fact<bool> {
-        Ok(self.one.asked_from.as_ref()?.contains(namespace))
+    fn services(&self) -> impl Iterator<Item = &'a Value> {
+        self.installations.iter().map(|one| &one.service)
+    }
+
+    /// The namespaces that ask it, at whichever of its Services.
+    fn asked_from(&self) -> Fact<BTreeSet<&'a str>> {
+        let mut all = BTreeSet::new();
+        for one in &self.installations {
+            all.extend(one.asked_from.as_ref()?.iter().map(String::as_str));
+        }
+        Ok(all)
     }
 }
 
 /// How one of two leaves the namespace to the other, without a loss to anyone whom it answers.
 fn one_less(keep: &Follower<'_>, other: &Follower<'_>, object: &Value, own: Trigger<'_>) -> Fix {
     let (kept, gone, home) = (keep.title(), other.title(), namespace(object));
-    let Ok(asked_from) = &other.one.asked_from else {
-        return Fix::words(format!(
-            "keep {kept} here: give {gone} the namespaces that it is for with --namespace, or \
-             delete it once no ScaledObject of the cluster has its address"
-        ));
+    // Of both: which one is kept hangs on who asks either.
+    let asked_from = match (keep.asked_from(), other.asked_from()) {
+        (Ok(_), Ok(asked_from)) => asked_from,
+        (Err(missing), _) | (_, Err(missing)) => {
+            return Fix::words(format!(
+                "keep {kept} here: give {gone} the namespaces that it is for with --namespace, or \
+                 delete it once no ScaledObject of the cluster asks it, by whatever address ({missing})"
+            ));
+        }
     };
     if other.is_at(own.service(home)) {
-        let patch = pointed_at(&keep.one.service, object, own);
-        return Fix::patch(format!("ask {kept}, as others of this namespace do"), patch);
+        let text = format!("ask {kept}, as others of this namespace do");
+        let mut services = keep.services();
+        return match services.find(|service| ports(service).any(|port| port == PORT)) {
+            Some(service) => Fix::patch(text, pointed_at(service, object, own)),
+            None => Fix::words(text),
+        };
     }
     if asked_from.contains(home) {
         return Fix::words(format!(
@@ -172,17 +194,18 @@ fn one_less(keep: &Follower<'_>, other: &Follower<'_>, object: &Value, own: Trig
     }
     let mut left: Vec<&str> = other.watched.iter().copied().filter(|one| *one != home).collect();
     if other.watched.is_empty() {
-        left = asked_from.iter().map(String::as_str).collect();
+        left = asked_from.into_iter().collect();
     }
     if left.is_empty() {
-        let (namespace, service) = (namespace(other.deployment), name(&other.one.service));
+        let deleted = |kind: &str, name: &str| {
+            let namespace = namespace(other.deployment);
+            format!("kubectl delete {kind} {name} -n {namespace} --ignore-not-found")
+        };
+        let services = other.services().map(|service| deleted("service", name(service)));
+        let commands = [deleted("deployment", name(other.deployment))].into_iter().chain(services);
         return Fix::command(
             format!("keep {kept}; nobody asks {gone}"),
-            format!(
-                "kubectl delete deployment {} -n {namespace} --ignore-not-found\n\
-                 kubectl delete service {service} -n {namespace} --ignore-not-found",
-                name(other.deployment)
-            ),
+            commands.collect::<Vec<_>>().join("\n"),
         );
     }
     match Line::of(other.deployment) {

@@ -110,7 +110,14 @@ fn scraped(target: &Value) -> Fix {
         let pod = pod_pointer(target)?;
         Some(format!("{pod}/containers/0"))
     });
-    let container = container.unwrap_or_default();
+    let words = "let Prometheus scrape the engines (vLLM also has none under --disable-log-stats), or \
+                 take source out of the trigger: the scaler then reads the pods themselves";
+    let container = container.filter(|container| target.pointer(container).is_some());
+    let selector = &target["spec"]["selector"];
+    let is_selector =
+        ["matchLabels", "matchExpressions"].iter().any(|key| selector.get(key).is_some());
+    // What another kind says of its pods, a monitor cannot be made of.
+    let Some(container) = container.filter(|_| is_selector) else { return Fix::words(words) };
     let ports = list(target, &format!("{container}/ports"));
     let named = |name: &&str| ports.iter().any(|port| port["name"] == **name);
     let known = ["metrics", "http"].into_iter().find(named);
@@ -122,9 +129,7 @@ fn scraped(target: &Value) -> Fix {
     };
     let monitor = json!({"apiVersion": "monitoring.coreos.com/v1", "kind": "PodMonitor",
         "metadata": {"name": name(target), "namespace": namespace(target)},
-        "spec": {"selector": target["spec"]["selector"], "podMetricsEndpoints": [endpoint]}});
-    let words = "let Prometheus scrape the engines (vLLM also has none under --disable-log-stats), or \
-                 take source out of the trigger: the scaler then reads the pods themselves";
+        "spec": {"selector": selector, "podMetricsEndpoints": [endpoint]}});
     let fix = if ports.is_empty() {
         // A PodMonitor finds only ports that a pod declares.
         let port = json!({"name": "http", "containerPort": DEFAULT_PORT});

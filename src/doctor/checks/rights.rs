@@ -60,13 +60,11 @@ pub(super) fn strangers_lease(facts: &Facts) -> Result<Option<Finding>, Missing>
             "the Lease {home}/{lease} is renewed by {stranger}, which is no replica of the scaler"
         ),
         why: "nobody decides: the replicas answer the last counts, and demand is not followed",
-        fix: Fix::patch(
-            format!(
-                "end what runs as {stranger}, or, where that has a right to the Lease, give the scaler \
-                 one of its own"
-            ),
-            line.with_lease(&format!("{lease}-scaler")),
-        ),
+        fix: Fix::words(format!(
+            "end what runs as {stranger}; only where that has a right to the Lease, give the scaler \
+             another with --lease-name, which costs what was learned: the ConfigMaps that keep it \
+             are called after the Lease, and under another name it begins anew"
+        )),
     }))
 }
 
@@ -93,8 +91,9 @@ fn granted<'a>(
         Some(_) => ("Role", "RoleBinding"),
         None => ("ClusterRole", "ClusterRoleBinding"),
     };
-    // Another name than that of the manifests' roles, which may have more.
-    let mut metadata = json!({"name": format!("{name}-{what}")});
+    // Another name than that of the manifests' roles, which may have more, and than another
+    // installation's, whose subjects it would replace.
+    let mut metadata = json!({"name": format!("{home}-{name}-{what}")});
     if let Some(namespace) = namespace {
         metadata["namespace"] = json!(namespace);
     }

@@ -15,7 +15,7 @@ use crate::config::Config;
 use crate::doctor::facts::{Fact, Installation, Lack, Missing, Rights};
 use crate::doctor::files::parse_configuration;
 use crate::doctor::installed::{self, Line};
-use crate::doctor::object::{name, namespace, own_trigger, text};
+use crate::doctor::object::{name, namespace, own_triggers, text};
 
 /// A Lease that was renewed this long ago is held: six times as long as an election takes, since clocks
 /// differ.
@@ -55,10 +55,12 @@ pub(super) async fn installations(cluster: &Cluster) -> Fact<Vec<Installation>> 
         [] | [_] => Err(Missing::because("there is no second scaler")),
         _ => fact(cluster.list(place("keda.sh/v1alpha1", "scaledobjects", None), None).await),
     };
+    let askers = askers.as_ref().map_err(Missing::from);
+    let asks = askers.and_then(|askers| asked(askers, &services));
     let mut deployments: BTreeMap<String, Fact<Vec<Value>>> = BTreeMap::new();
     let mut all = Vec::new();
-    for service in services {
-        let service = typed(service, "v1", "Service");
+    for service in &services {
+        let service = typed(service.clone(), "v1", "Service");
         let home = namespace(&service);
         if !deployments.contains_key(home) {
             deployments.insert(home.to_owned(), deployments_of(cluster, home).await);
@@ -69,14 +71,35 @@ pub(super) async fn installations(cluster: &Cluster) -> Fact<Vec<Installation>> 
             Some(Err(missing)) => Err(missing),
             None => Err(Missing::because("its namespace has not been read")),
         };
-        let asks = |object: &&Value| {
-            let asked = own_trigger(object).and_then(|own| own.service(namespace(object)));
-            asked == Some((name(&service), home))
-        };
-        let asked_from = askers.as_ref().map_err(Missing::from).map(|askers| {
-            askers.iter().filter(asks).map(|object| namespace(object).to_owned()).collect()
+        let asked_from = asks.as_ref().map_err(Missing::from).map(|asks| {
+            let here = asks.iter().filter(|(at, _)| *at == (name(&service), home));
+            here.map(|(_, from)| (*from).to_owned()).collect()
         });
         all.push(Installation { deployment, asked_from, service });
+    }
+    Ok(all)
+}
+
+/// Which of these Services are asked, by name and namespace, each with the namespace of who asks.
+///
+/// Not known where an own trigger has another address, such as an IP or one from the environment: it may
+/// be any of them.
+fn asked<'a>(askers: &'a [Value], services: &[Value]) -> Fact<Vec<((&'a str, &'a str), &'a str)>> {
+    let mut all = Vec::new();
+    for object in askers {
+        let from = namespace(object);
+        for own in own_triggers(object) {
+            let is_known = |at: &(&str, &str)| {
+                services.iter().any(|service| *at == (name(service), namespace(service)))
+            };
+            let at = own.service(from).filter(is_known).ok_or_else(|| {
+                Missing::because(format!(
+                    "{from}/{} does not name a known Service of a scaler",
+                    name(object)
+                ))
+            })?;
+            all.push((at, from));
+        }
     }
     Ok(all)
 }
@@ -214,5 +237,41 @@ impl Asker<'_> {
         let at = place("authorization.k8s.io/v1", resource, None);
         let status = fact(self.cluster.review(at, kind, &spec).await)?;
         Ok(status["allowed"] == true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asker(from: &str, addresses: &[Value]) -> Value {
+        let triggers: Vec<Value> = addresses
+            .iter()
+            .map(|metadata| json!({"type": "external-push", "metadata": metadata}))
+            .collect();
+        json!({"metadata": {"name": "llm", "namespace": from}, "spec": {"triggers": triggers}})
+    }
+
+    #[test]
+    fn who_asks_a_scaler_is_not_known_where_an_address_may_be_anybodys() {
+        let service = |home: &str| json!({"metadata": {"name": "ghostscaler", "namespace": home}});
+        let services = [service("a"), service("b")];
+        let plain = |home: &str| json!({"scalerAddress": format!("ghostscaler.{home}.svc:9090")});
+        let known = [asker("t", &[plain("a"), plain("b")]), asker("u", &[plain("b")])];
+        let (a, b) = (("ghostscaler", "a"), ("ghostscaler", "b"));
+        assert_eq!(asked(&known, &services), Ok(vec![(a, "t"), (b, "t"), (b, "u")]));
+        for metadata in [
+            json!({"scalerAddress": "dns:///ghostscaler.b:9090"}),
+            json!({"scalerAddress": "10.0.0.7:9090"}),
+            json!({"scalerAddressFromEnv": "SCALER"}),
+            json!({"scalerAddress": "other.b:9090"}),
+        ] {
+            let askers = [asker("t", &[plain("a"), metadata])];
+            let missing = asked(&askers, &services).unwrap_err();
+            assert_eq!(missing.0, "t/llm does not name a known Service of a scaler");
+        }
+        // Another external scaler's is its own affair.
+        let other = json!({"scalerAddress": "10.0.0.7:1", "queue": "a"});
+        assert_eq!(asked(&[asker("t", &[other])], &services), Ok(Vec::new()));
     }
 }

@@ -235,6 +235,8 @@ fn a_permission_that_the_account_lacks_is_told_with_its_role() {
     says(&finding, &["watch pods (core)"]);
     let [role, binding] = applied(&finding).try_into().unwrap();
     assert_eq!(role["kind"], "ClusterRole");
+    // One name for two installations would take from the first what the second gets.
+    assert_eq!(role["metadata"], json!({"name": "ghostscaler-ghostscaler-needs"}));
     let rule = json!({"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]});
     let rules = role["rules"].as_array().unwrap();
     assert!(rules.contains(&rule) && rules.len() == crate::cluster::RBAC.len(), "{rules:?}");
@@ -257,7 +259,7 @@ fn a_permission_that_the_replicas_lack_in_their_own_namespace_is_told_with_its_r
     let finding = only("missing-own-permission", &Facts { rights: Ok(rights), ..sound() });
     says(&finding, &["update leases (coordination.k8s.io)", "own namespace"]);
     let [role, binding] = applied(&finding).try_into().unwrap();
-    assert_eq!(role["metadata"], json!({"name": "gpu-own-needs", "namespace": "scalers"}));
+    assert_eq!(role["metadata"], json!({"name": "scalers-gpu-own-needs", "namespace": "scalers"}));
     assert_eq!(role["rules"].as_array().unwrap().len(), crate::cluster::OWN_RBAC.len());
     assert_eq!(
         binding["subjects"],

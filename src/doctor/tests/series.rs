@@ -50,6 +50,21 @@ fn no_series_of_any_engine_is_told() {
 }
 
 #[test]
+fn no_monitor_is_made_of_a_target_that_does_not_say_which_its_pods_are() {
+    let broken = with_said(Said { engines: Vec::new(), ..said() });
+    let group = json!({"kind": "LeaderWorkerSet", "metadata": {"name": "llm"}, "spec":
+        {"leaderWorkerTemplate": {"workerTemplate": {"spec": {"containers": [{"name": "vllm"}]}}}}});
+    let service = json!({"kind": "InferenceService", "metadata": {"name": "llm"},
+        "spec": {"selector": {"matchLabels": {"app": "llm"}}}});
+    for target in [group, service] {
+        let broken = Facts { target: Ok(target), ..broken.clone() };
+        let findings = super::examine(&broken).findings;
+        let fix = &findings.iter().find(|finding| finding.id == "no-engine-series").unwrap().fix;
+        assert_eq!((&fix.patch, &fix.command), (&None, &None));
+    }
+}
+
+#[test]
 fn a_monitor_of_pods_names_a_port_that_they_have() {
     let port_of = |ports: serde_json::Value| {
         let mut broken = with_said(Said { engines: Vec::new(), ..said() });

@@ -51,6 +51,7 @@ kind: Deployment
 metadata: {name: llm, namespace: team-a, uid: "1"}
 spec:
   replicas: 3
+  selector: {matchLabels: {app: llm}}
   progressDeadlineSeconds: 1800
   template:
     metadata:

@@ -57,12 +57,20 @@ fn addresses() -> Vec<Case> {
             world.api.deny("scaledobjects");
         }),
         pasted("missing-own-permission", |world| world.api.deny("leases")),
-        pasted("lease-held-by-stranger", |world| {
-            let now = jiff::Timestamp::now();
-            world.api.put(json!({"kind": "Lease",
-                "metadata": {"name": "ghostscaler", "namespace": "ghostscaler"},
-                "spec": {"holderIdentity": "somebody", "renewTime": now.to_string()}}));
-        }),
+        followed(
+            "lease-held-by-stranger",
+            |world| {
+                let now = jiff::Timestamp::now();
+                world.api.put(json!({"kind": "Lease",
+                    "metadata": {"name": "ghostscaler", "namespace": "ghostscaler"},
+                    "spec": {"holderIdentity": "somebody", "renewTime": now.to_string()}}));
+            },
+            |world, finding, left| {
+                says(finding, "end what runs as somebody");
+                assert!(left.is_empty() && finding["fix"].get("patch").is_none());
+                world.api.remove("Lease", Some("ghostscaler"), "ghostscaler");
+            },
+        ),
     ]
 }
 
