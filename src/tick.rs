@@ -67,13 +67,8 @@ pub struct Parts {
 /// How often the supervisor shows that it lives.
 const BEAT: Duration = Duration::from_secs(1);
 /// Time between the first ticks of two triggers that are found together: 10,000 take the 5 s between
-/// two ticks, so that they are not read in one instant.
+/// two ticks, so that they are neither read in one instant nor for ever in one burst.
 const START_INTERVAL: Duration = Duration::from_micros(500);
-/// Over so much time are the second ticks of triggers spread that are found together, so that they are
-/// not read in one burst for ever: the buffers of a read are the larger part of what a workload takes.
-const SPREAD_MS: u64 = 5_000;
-/// No first interval is shorter for that.
-const SPREAD_MIN_MS: u64 = 1_000;
 /// Ticks begin on a common grid: thousands a second that wake the process one by one cost more in
 /// context switches than in decisions.
 const GRID: Duration = Duration::from_millis(50);
@@ -202,13 +197,9 @@ fn supervise(
 ) {
     let trackers = parts.registry.trackers();
     running.retain(|_, running| !running.task.is_finished());
-    let is_new = |tracker: &&Arc<Tracker>| !running.contains_key(&tracker.key);
-    let n_new = trackers.iter().filter(is_new).count().max(1);
-    let mut n_started = 0;
     let mut first_due = Instant::now();
     for tracker in trackers.iter() {
         if let Entry::Vacant(vacant) = running.entry(tracker.key.clone()) {
-            let early_ms = SPREAD_MS * n_started / n_new as u64;
             let nudge = Arc::new(Notify::new());
             // Taken before the trigger that this one replaces is forgotten below.
             let state = parts.states.of(tracker);
@@ -220,9 +211,8 @@ fn supervise(
                 crowd: Arc::clone(crowd),
                 gpu_seen_at: gpu_was_seen(tracker).then(|| parts.clock.now()),
             };
-            let task = tasks.spawn(follow.run(grid, first_due, early_ms, cancel.clone()));
+            let task = tasks.spawn(follow.run(grid, first_due, cancel.clone()));
             first_due += START_INTERVAL;
-            n_started += 1;
             vacant.insert(Running { task, nudge, woken_at: None });
         }
     }
@@ -256,14 +246,7 @@ struct Follow {
 }
 
 impl Follow {
-    /// Ticks until cancelled, the second time by `early_ms` earlier.
-    async fn run(
-        mut self,
-        grid: Grid,
-        first_due: Instant,
-        mut early_ms: u64,
-        cancel: CancellationToken,
-    ) {
+    async fn run(mut self, grid: Grid, first_due: Instant, cancel: CancellationToken) {
         let mut engines = Engines::default();
         let mut due = grid.nearest(first_due);
         loop {
@@ -277,9 +260,6 @@ impl Follow {
             }
             let started = Instant::now();
             let Some(next_tick_ms) = self.tick(&mut engines, reads).await else { return };
-            let early_ms = std::mem::take(&mut early_ms);
-            let next_tick_ms =
-                next_tick_ms.saturating_sub(early_ms).max(next_tick_ms.min(SPREAD_MIN_MS));
             let next = started + Duration::from_millis(next_tick_ms.max(MIN_TICK_MS));
             let next = grid.nearest(next);
             due = if reads { next } else { due.min(next) };
