@@ -125,7 +125,10 @@ impl GpuState {
         let cold_start_ms = ask.supply.cold_start_ms;
         let may_raise =
             self.raised_at.is_none_or(|at| at == now || now.millis_since(at) >= cold_start_ms);
-        let target = ask.supply.orderable(ask.supply.replace_lost(ceil_count(carry)));
+        // Where little of the activity can be shared out, the regression alone would order any number.
+        let in_proportion = f64::from(ask.seen.live) * activity / ceiling;
+        let n = ceil_count(carry.min(in_proportion));
+        let target = ask.supply.orderable(ask.supply.replace_lost(n));
         let reason = Reason::GpuCeiling { activity, ceiling, confirmed };
         let want = (activity > ceiling && confirmed && may_raise).then_some(target);
         Ceiling { vote: vote(want, reason), carry, refuses_down: false, idle }

@@ -126,6 +126,16 @@ fn full_devices_raise_when_demand_confirms_once_a_cold_start() {
 }
 
 #[test]
+fn full_devices_order_no_more_than_in_proportion() {
+    // Of 0.85 a fifteenth follows the work: kept under 0.8 by 0.06/0.01 times as many, says the
+    // regression. 0.85/0.8 of three are four.
+    let mut bench = informed_of(3, |running| 0.79 + 0.003 * running);
+    bench.seen.gpu = gpu(0.99, Some(0.85));
+    let wants = bench.run(90, |_| Does::serving(20.0).waiting(1.0));
+    assert_eq!(wants.iter().max(), Some(&4), "{wants:?}");
+}
+
+#[test]
 fn f70_a_queue_that_stands_beside_idle_gpus_gets_one_more_at_most_and_a_notice() {
     let mut bench = Bench::new(1);
     let dead = |index| Does::default().waiting(if index == 0 { 50.0 } else { 0.0 });
