@@ -271,7 +271,7 @@ fn client(text: &mut String, client: &Client) {
         push(
             text,
             format_args!(
-                "this client: {} of processor time a request, some {}/s at most ({} threads)",
+                "this client: {} of processor time a request, {}/s at most ({} threads)",
                 seconds(Some(cpu_s)),
                 significant(rate),
                 client.threads
