@@ -17,15 +17,20 @@ use crate::inventory::{Endpoint, Hpa, Member, Pauses, Start};
 
 const NOW: Moment = Moment(1_000);
 
-/// A world in which every list of the only scope has been read and is empty.
-fn listed() -> World {
-    let mut world = World::new(&[]);
-    for change in [
+/// The ends of a scope's lists.
+fn ends() -> [Change; 4] {
+    [
         Change::ScaledObject(Step::Done),
         Change::Deployment(Step::Done),
         Change::StatefulSet(Step::Done),
         Change::Pod(Step::Done),
-    ] {
+    ]
+}
+
+/// A world in which every list of the only scope has been read and is empty.
+fn listed() -> World {
+    let mut world = World::new(&[]);
+    for change in ends() {
         apply(&mut world, change);
     }
     world

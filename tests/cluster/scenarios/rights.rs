@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::doctor::examined;
-use crate::objects::{NAME, Target};
+use crate::objects::{NAME, Scaled, Target};
 use crate::plane::Calls;
 use crate::scaler::can_mount;
 use crate::scene::Scene;
@@ -40,13 +40,7 @@ pub(crate) async fn role_bindings(scene: &mut Scene) {
     scene.kubectl().run(&["create", "namespace", CLOSED]);
     scene.setup.flags.extend(["--namespace", SECOND, "--namespace", CLOSED]);
     let scaled = scene.scaled(1, 6).with("ghostHold", "1h");
-    second.deploy(&Target::new(1)).await;
-    second.scale_with(&scaled);
-    scene.begin(&Target::new(1), &scaled).await;
-    for both in [&mut *scene, &mut second] {
-        both.load(THREE_REPLICAS).await;
-        both.until("more than one is ordered", 120, |now| now.spec > Some(1)).await;
-    }
+    both_rise(scene, &mut second, &scaled).await;
     scene
         .until("the queue is served", 180, |now| now.spec == now.ready && now.in_flight < 16)
         .await;
@@ -62,13 +56,7 @@ pub(crate) async fn all_namespaces(scene: &mut Scene) {
     let mut second = Scene::open("all_namespaces_second", Arc::clone(&scene.plane)).await;
     scene.setup.watches_all = true;
     let scaled = scene.scaled(1, 6).with("targetInFlight", "2").with("ghostHold", "20s");
-    second.deploy(&Target::new(1)).await;
-    second.scale_with(&scaled);
-    scene.begin(&Target::new(1), &scaled).await;
-    for both in [&mut *scene, &mut second] {
-        both.load(THREE_REPLICAS).await;
-        both.until("more than one is ordered", 120, |now| now.spec > Some(1)).await;
-    }
+    both_rise(scene, &mut second, &scaled).await;
     let snapshot = scene.snapshot().await;
     let room = &snapshot["cluster"]["room"]["nvidia.com/gpu"];
     assert!(room["requested"].as_u64() >= Some(2), "its own pods at least: {snapshot}");
@@ -77,6 +65,17 @@ pub(crate) async fn all_namespaces(scene: &mut Scene) {
         both.until("one is left", 300, |now| now.spec == Some(1)).await;
     }
     second.close().await;
+}
+
+/// One target in each, with load in both, of which the one scaler orders more.
+async fn both_rise(scene: &mut Scene, second: &mut Scene, scaled: &Scaled) {
+    second.deploy(&Target::new(1)).await;
+    second.scale_with(scaled);
+    scene.begin(&Target::new(1), scaled).await;
+    for both in [scene, second] {
+        both.load(THREE_REPLICAS).await;
+        both.until("more than one is ordered", 120, |now| now.spec > Some(1)).await;
+    }
 }
 
 /// A RoleBinding in each namespace to the manifests' ClusterRole.

@@ -12,14 +12,7 @@ fn refused() -> watcher::Error {
 #[test]
 fn a_namespace_that_may_not_be_read_is_unknown_after_half_a_minute_and_no_other_waits_for_it() {
     let mut world = World::new(&["ns".into(), "closed".into()]);
-    for change in [
-        Change::ScaledObject(Step::Done),
-        Change::Deployment(Step::Done),
-        Change::StatefulSet(Step::Done),
-        Change::Pod(Step::Done),
-        scaled_object("llm"),
-        deployment("llm", 3),
-    ] {
+    for change in ends().into_iter().chain([scaled_object("llm"), deployment("llm", 3)]) {
         apply(&mut world, change);
     }
     let fail = |world: &mut World, error, at| {
@@ -32,12 +25,7 @@ fn a_namespace_that_may_not_be_read_is_unknown_after_half_a_minute_and_no_other_
     assert!(inventory.synced && inventory.knows("ns") && !inventory.knows("closed"));
     assert_eq!(inventory.stale_since("ns"), None);
     assert_eq!(inventory.stale_since("closed"), Some(NOW));
-    for change in [
-        Change::ScaledObject(Step::Done),
-        Change::Deployment(Step::Done),
-        Change::StatefulSet(Step::Done),
-        Change::Pod(Step::Done),
-    ] {
+    for change in ends() {
         world.apply(Update { scope: 1, change }, NOW);
     }
     assert!(rebuild(&mut world).knows("closed"), "its role was bound at last");
@@ -61,12 +49,7 @@ fn an_api_server_that_does_not_answer_is_waited_for() {
 #[test]
 fn a_server_that_comes_back_and_refuses_for_a_moment_is_not_given_up_on() {
     let mut world = World::new(&["ns".into(), "slow".into()]);
-    for change in [
-        Change::ScaledObject(Step::Done),
-        Change::Deployment(Step::Done),
-        Change::StatefulSet(Step::Done),
-        Change::Pod(Step::Done),
-    ] {
+    for change in ends() {
         apply(&mut world, change);
     }
     let fail = |world: &mut World, error, at| {
@@ -115,13 +98,7 @@ fn nothing_is_published_of_a_scope_before_all_of_it_was_read() {
 #[test]
 fn a_scope_that_cannot_be_read_keeps_no_other_from_being_published() {
     let mut world = World::new(&["a".into(), "b".into()]);
-    for change in [
-        Change::ScaledObject(Step::Done),
-        Change::Deployment(Step::Done),
-        Change::StatefulSet(Step::Done),
-        Change::Pod(Step::Done),
-        scaled_object("llm"),
-    ] {
+    for change in ends().into_iter().chain([scaled_object("llm")]) {
         world.apply(Update { scope: 1, change }, NOW);
     }
     let inventory = rebuild(&mut world);
