@@ -46,7 +46,8 @@ const QUEUE_STARTS: f32 = 1.5;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Rehearsal {
-    lanes: [Lane; LANES],
+    /// None before the first step: most of a large fleet may never show any work.
+    lanes: Option<Box<[Lane; LANES]>>,
     /// Replica-seconds of work in the lanes' memory.
     work_s: f32,
     steps: u32,
@@ -104,7 +105,8 @@ impl Rehearsal {
         let keep = 1.0 - 1.0 / MEMORY_STEPS;
         self.work_s = self.work_s * keep + mean * step_s;
         let growths = QUANTILES.map(|share| shown.growth(share));
-        for (hold_ms, lanes) in HOLDS_MS.into_iter().zip(self.lanes.chunks_mut(QUANTILES.len())) {
+        let lanes = self.lanes.get_or_insert_default();
+        for (hold_ms, lanes) in HOLDS_MS.into_iter().zip(lanes.chunks_mut(QUANTILES.len())) {
             let (ordered, serving) = shown.levels(hold_ms, terms.cold_start_ms);
             for (growth, lane) in growths.into_iter().zip(lanes) {
                 let count = |level: f64| {
@@ -120,22 +122,23 @@ impl Rehearsal {
     /// Forgets what waits: some time was not seen.
     pub(super) fn interrupt(&mut self) {
         (self.demand_s, self.since_s, self.peak) = (0.0, 0.0, 0.0);
-        for lane in &mut self.lanes {
+        for lane in self.lanes.iter_mut().flat_map(|lanes| lanes.iter_mut()) {
             (lane.backlog_s, lane.queued_s) = (0.0, 0.0);
         }
     }
 
     fn choose(&mut self) {
+        let Some(lanes) = self.lanes.as_deref() else { return };
         if self.steps < FIRST_STEPS || self.work_s <= 0.0 {
             return;
         }
         let late = |lane: &Lane| lane.late_s / self.work_s;
-        let least = self.lanes.iter().map(late).fold(f32::INFINITY, f32::min);
+        let least = lanes.iter().map(late).fold(f32::INFINITY, f32::min);
         let allowed = LATE.max(2.0 * least - PROMISED);
         let score = |lane: &Lane| lane.cost_s * (1.0 + WEIGHT * (late(lane) - allowed).max(0.0));
-        let in_force = self.chosen.and_then(|chosen| self.lanes.get(chosen));
+        let in_force = self.chosen.and_then(|chosen| lanes.get(chosen));
         let limit = in_force.map_or(f32::INFINITY, |lane| BETTER * score(lane));
-        let best = self.lanes.iter().map(score).enumerate().min_by(|a, b| a.1.total_cmp(&b.1));
+        let best = lanes.iter().map(score).enumerate().min_by(|a, b| a.1.total_cmp(&b.1));
         self.chosen =
             best.filter(|(_, score)| *score < limit).map_or(self.chosen, |(lane, _)| Some(lane));
     }
@@ -218,7 +221,7 @@ mod tests {
         let rehearsal = rehearsed(120, |_| 4.0);
         // 4 of work at 0.9 less the margin of 0.05: 4.57 replicas, so 5; an hour of them, of which
         // the fading takes 120/2880/2 = 2 %.
-        for lane in &rehearsal.lanes {
+        for lane in rehearsal.lanes.unwrap().iter() {
             assert!((lane.cost_s / (5.0 * 3_600.0) - 0.98).abs() < 0.03, "{lane:?}");
             assert!(lane.late_s <= 0.0, "{lane:?}");
         }
@@ -242,10 +245,10 @@ mod tests {
     fn a_lane_that_is_hardly_better_is_not_taken() {
         let mut rehearsal = rehearsed(200, |_| 4.0);
         let chosen = rehearsal.chosen;
-        rehearsal.lanes[7].cost_s *= 0.995;
+        rehearsal.lanes.as_mut().unwrap()[7].cost_s *= 0.995;
         rehearsal.choose();
         assert_eq!(rehearsal.chosen, chosen);
-        rehearsal.lanes[7].cost_s *= 0.98;
+        rehearsal.lanes.as_mut().unwrap()[7].cost_s *= 0.98;
         rehearsal.choose();
         assert_eq!(rehearsal.chosen, Some(7));
     }

@@ -126,13 +126,13 @@ fn a_changed_policy_names_the_tracker_that_it_replaces() {
     let old = call(&seen_first, "a", &[("sloTtft", "3s")]).unwrap();
     seen_first.set_inventory(inventory(&[workload("a", Some(1), &[&[("sloTtft", "4s")]])]));
     let new = call(&seen_first, "a", &[("sloTtft", "4s")]).unwrap();
-    assert_eq!(new.predecessor.as_ref(), Some(&old.key));
+    assert_eq!(new.predecessor.as_deref(), Some(&old.key));
     assert_eq!(old.predecessor, None);
 
     // A call brings the edit first.
     let called_first = registry(&[workload("a", Some(1), &[&[("sloTtft", "3s")]])]);
     let new = call(&called_first, "a", &[("sloTtft", "4s")]).unwrap();
-    assert_eq!(new.predecessor.as_ref(), Some(&old.key));
+    assert_eq!(new.predecessor.as_deref(), Some(&old.key));
 
     // A second trigger replaces nothing, also where only its calls say what it is.
     let from_env: &[(&str, &str)] = &[("sloTtftFromEnv", "A")];
@@ -257,7 +257,7 @@ async fn a_trigger_that_was_edited_away_is_dropped_a_minute_after_its_last_call(
     let old = call(&registry, "a", &[]).unwrap();
     let mut stream = old.clone().open_stream();
     registry.set_inventory(inventory(&[workload("a", Some(1), &[&[("sloTtft", "4s")]])]));
-    assert_eq!(call(&registry, "a", &[]).unwrap().predecessor.as_ref(), Some(&old.key));
+    assert_eq!(call(&registry, "a", &[]).unwrap().predecessor.as_deref(), Some(&old.key));
     tokio::time::advance(Duration::from_secs(59)).await;
     registry.drop_idle();
     assert_eq!(registry.trackers().len(), 2);

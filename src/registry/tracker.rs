@@ -61,7 +61,7 @@ pub struct Tracker {
     /// The metadata of the call that brought it; `None` where the inventory lists it.
     pub brought_by: Option<Box<[(String, String)]>>,
     /// The trigger that this one replaced, whose state it shall take over.
-    pub predecessor: Option<TrackerKey>,
+    pub predecessor: Option<Box<TrackerKey>>,
     /// What is answered now. Written by [`Tracker::publish`] only.
     pub published: ArcSwap<Published>,
     /// What the last tick saw, for the API and the metrics; `None` before the first tick.
@@ -96,7 +96,7 @@ impl Tracker {
         key: TrackerKey,
         policy: Arc<Policy>,
         brought_by: Option<Box<[(String, String)]>>,
-        predecessor: Option<TrackerKey>,
+        predecessor: Option<Box<TrackerKey>>,
         clock: Clock,
     ) -> Tracker {
         let created_at = clock.now();

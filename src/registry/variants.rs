@@ -81,7 +81,8 @@ impl Variants {
                 }
             }
             let key = TrackerKey { workload: new.workload.key.clone(), trigger: new.trigger };
-            let predecessor = predecessor(list, new.workload).map(|tracker| tracker.key.clone());
+            let predecessor = predecessor(list, new.workload);
+            let predecessor = predecessor.map(|tracker| Box::new(tracker.key.clone()));
             let (policy, brought_by) = (Arc::clone(&new.policy), new.brought_by.clone());
             let tracker = Arc::new(Tracker::new(key, policy, brought_by, predecessor, clock));
             tracker.set_listed(new.brought_by.is_none(), clock.now());
@@ -113,7 +114,7 @@ impl Variants {
     pub(super) fn hand_over(&self, listed: &[Arc<Tracker>]) {
         let sole = || if let [sole] = listed { Some(sole) } else { None };
         for old in self.list.load().iter().filter(|tracker| tracker.is_edited_away()) {
-            let took_over = |new: &&Arc<Tracker>| new.predecessor.as_ref() == Some(&old.key);
+            let took_over = |new: &&Arc<Tracker>| new.predecessor.as_deref() == Some(&old.key);
             old.set_successor(listed.iter().find(took_over).or_else(sole));
         }
     }

@@ -68,7 +68,7 @@ impl States {
         if let Some(own) = cells.get(&tracker.key) {
             return Arc::clone(own);
         }
-        let inherited = tracker.predecessor.as_ref().and_then(|key| cells.get(key));
+        let inherited = tracker.predecessor.as_deref().and_then(|key| cells.get(key));
         let state = inherited.map(|cell| lock(&cell.0).clone()).unwrap_or_default();
         let cell = Arc::new(Cell(Mutex::new(state)));
         cells.insert(tracker.key.clone(), Arc::clone(&cell));

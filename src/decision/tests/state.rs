@@ -4,14 +4,14 @@ use super::fleet::{Fleet, REQUEST_S};
 use crate::decision::State;
 
 #[test]
-fn the_state_of_one_replica_fits_into_three_kilobytes() {
+fn the_state_of_one_replica_is_small() {
     let mut fleet = Fleet::new(1).learned();
     fleet.spec.max = 1;
     for step in 0..200_u32 {
         fleet.run(60.0, f64::from(step % 7) * 0.1 / REQUEST_S);
     }
-    // Histories on the heap: 13 slots of 48 B, 32 growth samples of 4 B, 2 · 32 needs of 16 B.
-    assert!(size_of::<State>() + 13 * 48 + 32 * 4 + 64 * 16 < 4_500, "{}", size_of::<State>());
+    // With its lock and its counts it fits the allocator's class of 1,792 bytes; the next has 2,048.
+    assert!(size_of::<State>() <= 1_792 - 24, "{}", size_of::<State>());
     let text = serde_json::to_string(&fleet.state).unwrap();
     assert!(text.len() < 8_192, "{}", text.len());
     assert_eq!(serde_json::from_str::<State>(&text).unwrap(), fleet.state);
