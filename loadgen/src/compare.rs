@@ -165,6 +165,16 @@ fn warnings(before: &Measured, after: &Measured) -> Vec<String> {
     if before.tool == after.tool && before.load != after.load {
         warnings.push("the loads are not the same: what differs may be the load's".to_owned());
     }
+    for (name, result) in [("before", before), ("after", after)] {
+        if result.is_bottleneck {
+            warnings.push(format!(
+                "{name} is INVALID: the client was the bottleneck, and what differs may be its"
+            ));
+        }
+        if result.interrupted {
+            warnings.push(format!("{name} was stopped before its end"));
+        }
+    }
     if before.n_runs().min(after.n_runs()) < 2 {
         warnings.push(
             "one run each: whether a change is more than chance is unknown; loadgen run --seeds 5 \

@@ -87,7 +87,8 @@ Examples:
   loadgen run --url http://gw --model m --rate 5 --seeds 5 --format json
 
 Exit codes: 0 measured, 1 a --require failed, 2 could not run, or nothing
-was answered: there is a report then, and no figure in it says anything.";
+was answered: there is a report then, and no figure in it says anything.
+A run that is stopped (Ctrl-C) is measured as far as it went.";
 
 /// Put load on an OpenAI-compatible server and report what its users would see.
 #[derive(Debug, clap::Args)]
@@ -263,7 +264,9 @@ pub struct Args {
     #[arg(long, value_name = "DURATION", value_parser = seconds, help_heading = "Judging")]
     pub slo_e2e: Option<f64>,
     /// Exit with 1 unless it holds: a share within the SLO such as 99% (that, if none is named), or
-    /// a bound such as ttft.p99<2s or errors<1%; repeat it for several.
+    /// a bound such as ttft.p99<2s or errors<1%, or `valid`: nobody stopped it, and the client was
+    /// not the bottleneck. What failed or never came is longer than any time, and an error if it
+    /// was open for longer than the SLO allows. Repeat it for several.
     #[arg(
         long,
         value_name = "BOUND",
@@ -302,7 +305,7 @@ pub struct Args {
     #[arg(long, value_name = "DURATION", value_parser = seconds, default_value = "10m", help_heading = "Limits")]
     pub timeout: f64,
     /// The longest silence within an answer that has begun; what is silent longer has failed.
-    #[arg(long, value_name = "DURATION", value_parser = seconds, help_heading = "Limits")]
+    #[arg(long, value_name = "DURATION", value_parser = seconds, conflicts_with = "plain", help_heading = "Limits")]
     pub stall: Option<f64>,
     /// How long open requests may go on after the last was due.
     #[arg(long, value_name = "DURATION", value_parser = seconds, default_value = "30s", help_heading = "Limits")]
@@ -420,7 +423,16 @@ impl Args {
                 display.begin(format!("seed {seed}: "));
             }
             let shared = Arc::new(plan);
-            let (report, outcome) = self.measure(&shared, interrupted.clone(), display).await?;
+            let (mut report, outcome) = self.measure(&shared, interrupted.clone(), display).await?;
+            if outcome.is_interrupted && !reports.is_empty() {
+                // A part of a run is no sample beside whole ones.
+                report = seeds::together(reports)?.context("no run was made")?;
+                report.interrupted = true;
+                report
+                    .warnings
+                    .push(format!("stopped in the run of seed {seed}, which is left out"));
+                return Ok((report, outcome));
+            }
             let is_last = reports.len() + 1 >= usize::from(self.seeds)
                 || report.is_unanswered()
                 || outcome.is_interrupted
@@ -469,11 +481,16 @@ impl Args {
             }
             plan = Arc::into_inner(shared).context("a thread outlived its run")?;
             let step = Step::of(rate, &report, least);
-            let holds = step.holds;
-            search.learn(rate, holds);
+            let holds = step.holds && !step.interrupted;
             steps.push(step);
-            limit = knee::limit_of(&plan, &outcome, holds);
-            if best.as_ref().is_none_or(|(_, _, held)| holds || !held) {
+            if outcome.is_interrupted {
+                limit = Some(Limit::Interrupted);
+            } else {
+                search.learn(rate, holds);
+                limit = knee::limit_of(&plan, &outcome, holds);
+            }
+            let is_better = |held: bool| holds || (!held && !outcome.is_interrupted);
+            if best.as_ref().is_none_or(|(_, _, held)| is_better(*held)) {
                 best = Some((report, outcome, holds));
             }
             if limit.is_some() {
@@ -487,7 +504,10 @@ impl Args {
             (None, Some(_)) => Limit::Service,
             (None, None) => Limit::None,
         };
-        report.knee = Some(Knee { rate, fails_at, limit, attainment: least, steps });
+        report.interrupted |= limit == Limit::Interrupted;
+        let knee = Knee { rate, fails_at, limit, attainment: least, steps };
+        report.warnings.extend(knee.doubt());
+        report.knee = Some(knee);
         Ok((report, outcome))
     }
 }

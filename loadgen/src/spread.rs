@@ -1,4 +1,4 @@
-//! How far a mean of a few measurements can be trusted: Student's t, at 95 %.
+//! How far a mean of a few measurements can be trusted, Student's t, and how far a share: at 95 %.
 //!
 //! Pure.
 
@@ -50,6 +50,22 @@ pub fn change(before: &[f64], after: &[f64]) -> Option<(f64, f64)> {
     Some((change - half_width, change + half_width))
 }
 
+/// Where a share lies at 95 %, seen `n_good` times of `n`: Wilson's interval, which is one for all
+/// and for none too (Wilson 1927). `None` if it was not looked at.
+#[must_use]
+pub fn share_interval(n_good: u64, n: u64) -> Option<(f64, f64)> {
+    const Z: f64 = 1.960;
+    if n == 0 {
+        return None;
+    }
+    let (n, share) = (n as f64, n_good as f64 / n as f64);
+    let scale = 1.0 + Z * Z / n;
+    let middle = (share + Z * Z / (2.0 * n)) / scale;
+    let half_width =
+        Z / scale * (share * (1.0 - share) / n + Z * Z / (4.0 * n * n)).max(0.0).sqrt();
+    Some(((middle - half_width).max(0.0), (middle + half_width).min(1.0)))
+}
+
 fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
@@ -87,6 +103,19 @@ mod tests {
         assert_eq!(Spread::of(vec![7.0]).unwrap().half_width, None);
         assert_eq!(Spread::of(Vec::new()), None);
         assert!((t(60.0) - 2.000).abs() < 3e-3 && (t(1e9) - 1.960).abs() < 1e-6);
+    }
+
+    #[test]
+    fn a_share_of_few_is_known_roughly() {
+        let near = |seen: Option<(f64, f64)>, low: f64, high: f64| {
+            let (seen_low, seen_high) = seen.unwrap();
+            assert!((seen_low - low).abs() < 1e-4 && (seen_high - high).abs() < 1e-4, "{seen:?}");
+        };
+        // 20 / (20 + 1.96²), and the textbook's 10 of 20.
+        near(share_interval(20, 20), 0.8389, 1.0);
+        near(share_interval(0, 20), 0.0, 0.1611);
+        near(share_interval(10, 20), 0.2993, 0.7007);
+        assert_eq!(share_interval(0, 0), None);
     }
 
     #[test]

@@ -42,6 +42,26 @@ fn other_tools_results_are_read_under_our_names() {
 }
 
 #[test]
+fn a_result_that_its_own_report_doubts_is_doubted() {
+    let folder = tempfile::tempdir().unwrap();
+    let measured = |name: &str, is_bottleneck: bool, interrupted: bool| {
+        let path = folder.path().join(name);
+        let json = format!(
+            r#"{{"loadgen": "0", "load": "x", "achieved_rate": 1, "schedule_lag": {{"p99": 1}},
+                 "client": {{"is_bottleneck": {is_bottleneck}}}, "interrupted": {interrupted}}}"#
+        );
+        std::fs::write(&path, json).unwrap();
+        Measured::load(&path).unwrap()
+    };
+    let good = measured("good", false, false);
+    let doubted = Comparison::of(good.clone(), measured("bad", true, true)).warnings;
+    assert!(doubted.iter().any(|warning| warning.starts_with("after is INVALID")), "{doubted:?}");
+    assert!(doubted.iter().any(|warning| warning == "after was stopped before its end"));
+    let warnings = Comparison::of(good.clone(), good).warnings;
+    assert!(warnings.iter().all(|warning| warning.starts_with("one run each")), "{warnings:?}");
+}
+
+#[test]
 fn what_is_no_result_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let written = |name: &str, text: &str| {

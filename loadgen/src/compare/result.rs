@@ -62,6 +62,10 @@ pub struct Measured {
     pub load: String,
     /// By name, in seconds, shares or a second.
     pub metrics: BTreeMap<&'static str, Spread>,
+    /// Whether the client was the bottleneck, where the tool says it.
+    pub is_bottleneck: bool,
+    /// Whether somebody stopped it, where the tool says it.
+    pub interrupted: bool,
 }
 
 /// Why a file is no result.
@@ -136,7 +140,9 @@ impl Measured {
         if metrics.is_empty() {
             return Err(Error::Unknown { path });
         }
-        Ok(Measured { path, tool, load, metrics })
+        let is = |path: &str| json.pointer(path).and_then(Value::as_bool) == Some(true);
+        let (is_bottleneck, interrupted) = (is("/client/is_bottleneck"), is("/interrupted"));
+        Ok(Measured { path, tool, load, metrics, is_bottleneck, interrupted })
     }
 
     /// How many runs the figures are of.

@@ -56,6 +56,15 @@ impl Args {
             let in_range = promised.into_iter().all(|time_s| (LEAST_S..=DAY_S).contains(time_s));
             ensure!(in_range, "--class {name}: expected an slo of 1ms to 1d");
         }
+        let judges_share =
+            self.find_knee || self.require.iter().any(|required| required.attainment().is_some());
+        let is_judged = self.slo_e2e.is_some()
+            || (!self.class.is_empty() && self.class.iter().all(|class| class.e2e_s.is_some()));
+        ensure!(
+            !self.plain || !judges_share || is_judged,
+            "a share within the SLO means nothing with --plain, which shows no first token: \
+             expected --slo-e2e beside it"
+        );
         let is_tls = |url: &String| url.starts_with("https:");
         ensure!(
             self.tls_ca.is_none() || self.url.iter().chain(&self.replicas_url).any(is_tls),

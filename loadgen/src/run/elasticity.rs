@@ -5,11 +5,14 @@
 use serde::Serialize;
 
 use super::measure::Outcome;
+use super::plan::Plan;
 use super::record::Class;
 
 /// What is lost or held within this time of a change of the count belongs to it. A cold start
 /// takes minutes, and its requests were due before the count moves.
 const NEAR_S: f64 = 120.0;
+/// Where less of the time is seen, what it cost is a guess.
+pub(super) const LEAST_SEEN: f64 = 0.9;
 
 /// The report's part on elasticity.
 #[derive(Debug, Clone, Serialize)]
@@ -24,7 +27,7 @@ pub struct Elasticity {
     pub longest_silence_s: f64,
     /// Requests that failed.
     pub lost: u64,
-    /// Requests whose first token came, but later than the SLO allows.
+    /// Requests whose first token came later than the SLO allows, or had not come by the end.
     pub held: u64,
     /// Request-seconds spent waiting for first tokens beyond the SLO.
     pub slo_violation_area_s: f64,
@@ -32,11 +35,12 @@ pub struct Elasticity {
     pub slo_violation_time_share: Option<f64>,
     /// Changes of the number of replicas, with what was lost and held near them.
     pub scale_events: Vec<ScaleEvent>,
-    /// Replica-seconds, as far as they were seen.
+    /// Replica-seconds while requests were due that count, as far as they were seen.
     pub replica_seconds: Option<f64>,
-    /// The share of the run in which the number of replicas was seen.
+    /// The share of that time in which the number of replicas was seen.
     pub seen_share: Option<f64>,
-    /// GPU-seconds for each token of an answer within its SLO.
+    /// GPU-seconds in that time, those that were not seen in proportion, for each token of an answer
+    /// within its SLO; `null` if less than nine tenths of them were seen.
     pub gpu_seconds_per_good_token: Option<f64>,
 }
 
@@ -57,30 +61,12 @@ pub struct ScaleEvent {
     pub worst_ttft_s: Option<f64>,
 }
 
-/// Works it out. `first_due_s` is when the first request was due.
+/// Works it out.
 #[must_use]
-pub fn elasticity(
-    outcome: &Outcome,
-    total: &Class,
-    first_due_s: f64,
-    gpus_per_replica: f64,
-) -> Elasticity {
+pub fn elasticity(outcome: &Outcome, total: &Class, plan: &Plan) -> Elasticity {
     let record = &outcome.record;
     let changes = outcome.replicas.changes();
-    let mut events: Vec<ScaleEvent> = changes
-        .windows(2)
-        .filter_map(|pair| match pair {
-            [(_, Some(from)), (at_s, Some(to))] => Some(ScaleEvent {
-                at_s: *at_s,
-                from: *from,
-                to: *to,
-                lost: 0,
-                held: 0,
-                worst_ttft_s: None,
-            }),
-            _ => None,
-        })
-        .collect();
+    let mut events = scale_events(changes);
     let width_s = record.timeline.width_s();
     let (mut held, mut bins_due, mut bins_bad) = (0, 0_u32, 0_u32);
     let (mut in_flight, mut silence, mut longest_silence) = (0_u64, 0_u32, 0_u32);
@@ -109,10 +95,14 @@ pub fn elasticity(
             }
         }
     }
-    let (replica_s, seen_s) = outcome.replicas.replica_seconds(outcome.elapsed_s);
-    let is_seen = seen_s > 0.0;
+    let counted = plan.warmup_s..plan.warmup_s + outcome.span_s;
+    let (replica_s, seen_s) = outcome.replicas.replica_seconds(counted);
+    let seen_share = (seen_s > 0.0).then(|| (seen_s / outcome.span_s).min(1.0));
     Elasticity {
-        time_to_first_token_s: record.first_text_s.map(|first_s| first_s - first_due_s),
+        time_to_first_token_s: record
+            .first_text_s
+            .zip(record.first_due_s)
+            .map(|(first_s, due_s)| first_s - due_s),
         from_zero: changes.first().and_then(|(_, count)| count.map(|count| count == 0)),
         longest_silence_s: f64::from(longest_silence) * width_s,
         lost: total.n_errors(),
@@ -120,9 +110,39 @@ pub fn elasticity(
         slo_violation_area_s: total.violation_s,
         slo_violation_time_share: (bins_due > 0).then(|| f64::from(bins_bad) / f64::from(bins_due)),
         scale_events: events,
-        replica_seconds: is_seen.then_some(replica_s),
-        seen_share: is_seen.then(|| (seen_s / outcome.elapsed_s).min(1.0)),
-        gpu_seconds_per_good_token: (is_seen && total.good_output_tokens > 0)
-            .then(|| replica_s * gpus_per_replica / total.good_output_tokens as f64),
+        replica_seconds: seen_share.map(|_| replica_s),
+        seen_share,
+        gpu_seconds_per_good_token: seen_share
+            .filter(|share| *share >= LEAST_SEEN && total.good_output_tokens > 0)
+            .map(|share| {
+                replica_s / share * plan.gpus_per_replica / total.good_output_tokens as f64
+            }),
+    }
+}
+
+/// The changes of the count. One that was not seen in between is told when the next was.
+fn scale_events(changes: &[(f64, Option<u32>)]) -> Vec<ScaleEvent> {
+    let mut seen = changes.iter().filter_map(|(at_s, count)| Some((*at_s, (*count)?)));
+    let mut last = seen.next().map(|(_, count)| count);
+    seen.filter_map(|(at_s, to)| {
+        let from = last.replace(to).filter(|from| *from != to)?;
+        Some(ScaleEvent { at_s, from, to, lost: 0, held: 0, worst_ttft_s: None })
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_that_failed_hides_no_change() {
+        let events = |changes: &[(f64, Option<u32>)]| -> Vec<(u32, u32)> {
+            scale_events(changes).iter().map(|event| (event.from, event.to)).collect()
+        };
+        assert_eq!(events(&[(0.0, Some(1)), (2.0, None), (4.0, Some(3))]), [(1, 3)]);
+        assert!(events(&[(0.0, None), (1.0, Some(2)), (5.0, None), (6.0, Some(2))]).is_empty());
+        assert_eq!(events(&[(0.0, Some(0)), (1.0, Some(2)), (2.0, Some(0))]), [(0, 2), (2, 0)]);
+        assert!(events(&[]).is_empty());
     }
 }

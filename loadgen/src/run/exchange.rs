@@ -370,7 +370,13 @@ impl<'a> Flight<'a> {
             .to_bytes();
         let chunk = self.read_chunk(&body)?;
         if chunk.has_text() || self.usage.is_some_and(|usage| usage.completion_tokens > 0) {
-            self.events = 1;
+            if self.lane.plan().classes[self.job.class].form.is_streaming {
+                // Its user saw nothing earlier.
+                self.text(self.lane.shared().now_s());
+                self.note(|record| record.came_in_one_piece(self.job.class));
+            } else {
+                self.events = 1;
+            }
             Ok(())
         } else {
             Err(Failure::Empty.because("an answer without text"))
@@ -430,6 +436,7 @@ impl<'a> Flight<'a> {
             last_s: self.last_s,
             events: self.events,
             asked_input: self.job.input_tokens,
+            asked_output: self.job.output_tokens,
             usage: self.usage.map(|usage| (usage.prompt_tokens, usage.completion_tokens)),
         }
     }

@@ -10,6 +10,7 @@ use super::failure::Failure;
 use super::measure::Outcome;
 use super::plan::Plan;
 use super::report::Report;
+use crate::spread;
 
 /// Halvings of the interval, on a logarithmic scale: a factor of 2 becomes 4.4 %.
 const HALVINGS: u32 = 4;
@@ -60,6 +61,8 @@ pub struct Step {
     pub errors: u64,
     /// The share within the SLO.
     pub attainment: Option<f64>,
+    /// Where that share lies at 95 %, if requests are answered well by chance alone.
+    pub attainment_interval: Option<(f64, f64)>,
     /// Whole answers a second.
     pub achieved_rate: Option<f64>,
     /// Time to first token, 99th percentile, in seconds.
@@ -68,6 +71,8 @@ pub struct Step {
     pub tpot_p99: Option<f64>,
     /// Whether the share was reached.
     pub holds: bool,
+    /// Whether it was stopped, and so decided nothing.
+    pub interrupted: bool,
 }
 
 impl Step {
@@ -81,28 +86,32 @@ impl Step {
             completed: total.completed,
             errors: total.errors,
             attainment: total.attainment,
+            attainment_interval: spread::share_interval(total.good, total.judged),
             achieved_rate: total.achieved_rate,
             ttft_p99: total.ttft.p99,
             tpot_p99: total.tpot.p99,
             holds: total.attainment.is_some_and(|share| share >= least),
+            interrupted: report.interrupted,
         }
+    }
+
+    /// Whether chance alone may have put the share on the side of `least` on which it is.
+    fn is_chance(&self, least: f64) -> bool {
+        self.attainment_interval.is_some_and(|(low, high)| (low..high).contains(&least))
     }
 }
 
-/// Why a step ends the search, if it does. A step that held although the client was late says
+/// Why a step that was not stopped ends the search, if it does. A step that held although the client was late says
 /// nothing against going on: its lateness is in its times. One that failed is the client's fault if
 /// its lag took a tenth of what is promised, or requests never left.
 #[must_use]
 pub fn limit_of(plan: &Plan, outcome: &Outcome, holds: bool) -> Option<Limit> {
-    if outcome.is_interrupted {
-        return Some(Limit::Interrupted);
-    }
     let total = outcome.record.total();
     let promised_s =
         plan.classes.iter().map(|class| class.slo.ttft_s).fold(f64::INFINITY, f64::min);
     let is_late = total.schedule_lag.quantile(0.99).is_some_and(|lag_s| lag_s > promised_s / 10.0);
     let is_client =
-        is_late || outcome.unsent > 0 || total.errors.contains_key(&Failure::ClientLimit);
+        is_late || outcome.record.unsent > 0 || total.errors.contains_key(&Failure::ClientLimit);
     (is_client && !holds).then_some(Limit::Client)
 }
 
@@ -167,6 +176,26 @@ fn four_digits(rate: f64) -> f64 {
 }
 
 impl Knee {
+    /// What makes it doubtful, in a sentence: too few requests at the rates that decide it.
+    #[must_use]
+    pub fn doubt(&self) -> Option<String> {
+        let decides = |step: &&Step| {
+            !step.interrupted && [self.rate, self.fails_at].contains(&Some(step.rate))
+        };
+        let unsure = self.steps.iter().filter(decides).filter(|s| s.is_chance(self.attainment));
+        let step = unsure.min_by_key(|step| step.scheduled)?;
+        let (low, high) = step.attainment_interval?;
+        Some(format!(
+            "the knee may be chance: of {} requests at {}/s the share within SLO is {:.1} to {:.1} % \
+             at 95 %; a longer --duration tells it apart from {} %",
+            step.scheduled,
+            step.rate,
+            low * 100.0,
+            high * 100.0,
+            self.attainment * 100.0
+        ))
+    }
+
     /// In a sentence.
     #[must_use]
     pub fn verdict(&self) -> String {
@@ -227,5 +256,33 @@ mod tests {
     fn a_search_ends_where_there_is_no_knee() {
         assert_eq!(search(1.0, 1e12).0.found().1, None);
         assert_eq!(search(1.0, 0.0).0.found().0, None);
+    }
+    fn step(rate: f64, good: u64, scheduled: u64) -> Step {
+        Step {
+            rate,
+            scheduled,
+            completed: scheduled,
+            errors: 0,
+            attainment: Some(good as f64 / scheduled as f64),
+            attainment_interval: spread::share_interval(good, scheduled),
+            achieved_rate: None,
+            ttft_p99: None,
+            tpot_p99: None,
+            holds: good * 100 >= scheduled * 99,
+            interrupted: false,
+        }
+    }
+
+    #[test]
+    fn a_knee_of_few_requests_is_doubted() {
+        let doubt = |holds: (u64, u64), fails: (u64, u64)| {
+            let steps = vec![step(1.0, holds.0, holds.1), step(2.0, fails.0, fails.1)];
+            let (rate, fails_at, limit) = (Some(1.0), Some(2.0), Limit::Service);
+            Knee { rate, fails_at, limit, attainment: 0.99, steps }.doubt()
+        };
+        let few = doubt((20, 20), (700, 1_000)).unwrap();
+        assert!(few.contains("of 20 requests at 1/s") && few.contains("83.9 to 100.0 %"), "{few}");
+        assert!(doubt((1_000, 1_000), (19, 20)).unwrap().contains("of 20 requests at 2/s"));
+        assert_eq!(doubt((1_000, 1_000), (700, 1_000)), None);
     }
 }

@@ -402,6 +402,11 @@ impl Lane {
         &self.shared
     }
 
+    /// What still waits for a connection.
+    pub(super) fn take_waiting(&self) -> VecDeque<Job> {
+        std::mem::take(&mut *locked(&self.waiting))
+    }
+
     pub(super) fn take_trace_error(&self) -> Option<traces::Error> {
         locked(&self.trace_error).take()
     }

@@ -60,8 +60,6 @@ pub struct Outcome {
     pub elapsed_s: f64,
     /// How long requests were due in it that count, in seconds.
     pub span_s: f64,
-    /// Requests that were due and never sent.
-    pub unsent: u64,
     /// Requests with an answer or a failure, those of the warm-up and the cool-down too.
     pub n_ended: u64,
     /// Whether somebody stopped it.
@@ -139,14 +137,18 @@ pub async fn measure(
     // One lane has met it, the one whose turn it was.
     let trace_error = lanes.iter().find_map(|lane| lane.take_trace_error());
     let mut record = Record::new(plan.classes.len());
-    lanes.iter().for_each(|lane| record.merge(std::mem::take(&mut *locked(lane.record()))));
+    for lane in &lanes {
+        record.merge(std::mem::take(&mut *locked(lane.record())));
+        for job in lane.take_waiting().into_iter().filter(|job| job.counts) {
+            record.never_sent(job.class, &plan.classes[job.class].slo, job.due_s, elapsed_s);
+        }
+    }
     let span_s = match plan.span_s().map(|span_s| span_s - plan.cooldown_s) {
         Some(span_s) if !is_interrupted && trace_error.is_none() => span_s,
         Some(span_s) => schedule_end_s.unwrap_or(elapsed_s).min(span_s),
         None => record.last_due_s,
     };
     Ok(Outcome {
-        unsent: record.unsent,
         n_ended: lanes.iter().map(|lane| lane.n_ended()).sum(),
         record,
         elapsed_s,

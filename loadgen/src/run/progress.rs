@@ -8,6 +8,8 @@ use std::io::{IsTerminal as _, Write as _};
 use super::measure::Progress;
 
 const BAR_COLUMNS: usize = 20;
+/// A line that is longer wraps, and then only its last row is cleared for the next one.
+const MOST_COLUMNS: usize = 79;
 const PLAIN_PERIOD_S: f64 = 10.0;
 
 /// Where progress goes.
@@ -47,10 +49,9 @@ impl Display {
             self.label,
             spent(elapsed_s, span_s)
         );
-        let line = match (self.is_terminal, share) {
-            (true, Some(share)) => format!("\r{} {counts}\x1b[K", bar(share)),
-            (true, None) => format!("\r{counts}\x1b[K"),
-            (false, _) => format!("{counts}\n"),
+        let line = match self.is_terminal {
+            true => format!("\r{}\x1b[K", fitted(share, &counts)),
+            false => format!("{counts}\n"),
         };
         // Progress that nobody can read is no reason to end a run.
         drop(std::io::stderr().lock().write_all(line.as_bytes()));
@@ -73,6 +74,13 @@ fn spent(elapsed_s: f64, span_s: Option<f64>) -> String {
     }
 }
 
+/// What a terminal has room for: the bar last.
+fn fitted(share: Option<f64>, counts: &str) -> String {
+    let whole = share.map(|share| format!("{} {counts}", bar(share)));
+    let whole = whole.filter(|line| line.chars().count() <= MOST_COLUMNS);
+    whole.unwrap_or_else(|| counts.chars().take(MOST_COLUMNS).collect())
+}
+
 fn bar(share: f64) -> String {
     #[expect(
         clippy::cast_possible_truncation,
@@ -92,5 +100,13 @@ mod tests {
         assert_eq!(spent(2.4, Some(3.0)), "2/3 s");
         assert_eq!(spent(10.0, Some(3.0)), "3 s and 7 for answers");
         assert_eq!(spent(10.0, None), "10 s");
+    }
+
+    #[test]
+    fn a_line_never_wraps() {
+        let counts = "2 s and 1 for answers  due 106  whole 0  open 106  errors 0";
+        assert_eq!(fitted(Some(1.0), counts), counts);
+        assert_eq!(fitted(Some(0.5), "due 1"), "[##########----------] due 1");
+        assert_eq!(fitted(None, &"x".repeat(200)).len(), 79);
     }
 }

@@ -27,12 +27,7 @@ impl Default for Times {
 impl Times {
     /// Adds one.
     pub fn note(&mut self, seconds: f64) {
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "the cast saturates at 0 and at what the histogram saturates too"
-        )]
-        self.0.saturating_record((seconds * 1e6).round() as u64);
+        self.0.saturating_record(micros(seconds));
     }
 
     /// Adds those of another part of the run.
@@ -52,11 +47,28 @@ impl Times {
         self.0.is_empty()
     }
 
+    /// How many are at most so long.
+    #[must_use]
+    pub fn n_within(&self, seconds: f64) -> u64 {
+        self.0.count_between(0, micros(seconds))
+    }
+
     /// A quantile in seconds; `None` if there is none.
     #[must_use]
     pub fn quantile(&self, quantile: f64) -> Option<f64> {
         (!self.is_empty())
             .then(|| self.0.value_at_quantile(quantile).min(self.0.max()) as f64 / 1e6)
+    }
+
+    /// A quantile in seconds beside so many that are longer than all of these; `None` if it is one
+    /// of them, or there is none at all.
+    #[must_use]
+    pub fn quantile_beside(&self, n_longer: u64, quantile: f64) -> Option<f64> {
+        let n = (self.len() + n_longer) as f64;
+        // As exact as a share of some thousands is written.
+        let rank = (n * quantile - 1e-6).ceil().max(1.0);
+        let own = (rank - 0.5) / self.len() as f64;
+        (own < 1.0).then(|| self.quantile(own)).flatten()
     }
 
     /// The mean in seconds.
@@ -72,6 +84,16 @@ impl Times {
     }
 }
 
+fn micros(seconds: f64) -> u64 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "the cast saturates at 0 and at what the histogram saturates too"
+    )]
+    let micros = (seconds * 1e6).round() as u64;
+    micros
+}
+
 /// What is known of a request when it ends.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ended {
@@ -85,6 +107,7 @@ pub(super) struct Ended {
     pub(super) events: u32,
     /// What was asked for.
     pub(super) asked_input: u32,
+    pub(super) asked_output: u32,
     /// The server's counts, where it told.
     pub(super) usage: Option<(u64, u64)>,
 }
@@ -102,7 +125,7 @@ pub struct Class {
     pub completed: u64,
     /// Requests that were open when the run ended.
     pub unfinished: u64,
-    /// Those of them that could still have met their SLO.
+    /// Those of them, and of what waited for a connection then, that could still have met their SLO.
     pub censored: u64,
     /// Whole answers within the SLO.
     pub good: u64,
@@ -120,12 +143,23 @@ pub struct Class {
     pub e2e: Times,
     /// From the intended start to the actual one, less what the opening of a connection took.
     pub schedule_lag: Times,
+    /// From the intended start to the end of the run, of requests that were open or waited for a
+    /// connection then.
+    pub open: Times,
+    /// Those of them that had no first token by then.
+    pub waiting: Times,
     /// Requests that ended without a first token, in whatever way.
     pub tokenless: u64,
     /// Prompt tokens asked for in completed requests that the server counted.
     pub asked_prompt_tokens: u64,
     /// What the server counted for these.
     pub prompt_tokens: u64,
+    /// Tokens asked for as their answers.
+    pub asked_output_tokens: u64,
+    /// What the server counted for these.
+    pub counted_output_tokens: u64,
+    /// Answers in one piece to requests for a stream: their first token is their end.
+    pub in_one_piece: u64,
     /// Tokens of completed answers.
     pub output_tokens: u64,
     /// Those of them in answers within the SLO.
@@ -163,9 +197,14 @@ impl Class {
         self.itl.merge(&other.itl);
         self.e2e.merge(&other.e2e);
         self.schedule_lag.merge(&other.schedule_lag);
+        self.open.merge(&other.open);
+        self.waiting.merge(&other.waiting);
         self.tokenless += other.tokenless;
         self.asked_prompt_tokens += other.asked_prompt_tokens;
         self.prompt_tokens += other.prompt_tokens;
+        self.asked_output_tokens += other.asked_output_tokens;
+        self.counted_output_tokens += other.counted_output_tokens;
+        self.in_one_piece += other.in_one_piece;
         self.output_tokens += other.output_tokens;
         self.good_output_tokens += other.good_output_tokens;
         self.events += other.events;
@@ -185,11 +224,14 @@ pub struct Record {
     pub examples: BTreeMap<Failure, String>,
     /// When the first text of all came.
     pub first_text_s: Option<f64>,
-    /// When the last answer ended.
-    pub last_end_s: f64,
-    /// When the last request was due.
+    /// When the last whole answer was there.
+    pub last_whole_s: f64,
+    /// When the first request was due.
+    pub first_due_s: Option<f64>,
+    /// When the last request was due, whether or not it counts.
     pub last_due_s: f64,
-    /// Requests that were due and could not even wait for a connection.
+    /// Requests that were due and never sent: they waited for a connection until the end, or could
+    /// not even wait.
     pub unsent: u64,
 }
 
@@ -202,6 +244,7 @@ impl Record {
     pub(super) fn scheduled(&mut self, class: usize, due_s: f64) {
         self.classes[class].scheduled += 1;
         self.timeline.at(due_s).scheduled += 1;
+        self.first_due_s = earlier(self.first_due_s, Some(due_s));
     }
 
     /// A connection is sought for a request.
@@ -232,7 +275,12 @@ impl Record {
         bin.note_ttft(ttft_s);
         bin.late += u64::from(ttft_s > slo.ttft_s);
         self.timeline.at(at_s).events += 1;
-        self.first_text_s = Some(self.first_text_s.map_or(at_s, |first_s| first_s.min(at_s)));
+        self.first_text_s = earlier(self.first_text_s, Some(at_s));
+    }
+
+    /// A whole answer came in one piece, where a stream was asked for.
+    pub(super) fn came_in_one_piece(&mut self, class: usize) {
+        self.classes[class].in_one_piece += 1;
     }
 
     /// More text of an answer came, so long after the piece before it.
@@ -252,6 +300,8 @@ impl Record {
             Some((prompt, output)) => {
                 record.asked_prompt_tokens += u64::from(ended.asked_input);
                 record.prompt_tokens += prompt;
+                record.asked_output_tokens += u64::from(ended.asked_output);
+                record.counted_output_tokens += output;
                 output
             }
             None => {
@@ -261,7 +311,8 @@ impl Record {
         };
         record.output_tokens += tokens;
         let tpot_s = match ended.first_s {
-            Some(first_s) if tokens > 1 => {
+            // One piece shows no time between its tokens, however many there are.
+            Some(first_s) if tokens > 1 && ended.events > 1 => {
                 let tpot_s = (ended.last_s - first_s) / (tokens - 1) as f64;
                 record.tpot.note(tpot_s);
                 Some(tpot_s)
@@ -276,6 +327,7 @@ impl Record {
             self.timeline.at(ended.due_s).good += 1;
         }
         self.timeline.at(ended.at_s).completed += 1;
+        self.last_whole_s = self.last_whole_s.max(ended.at_s);
         self.ended(ended);
     }
 
@@ -290,15 +342,40 @@ impl Record {
 
     /// The run ended before a request did.
     pub(super) fn unfinished(&mut self, class: usize, slo: &Slo, ended: &Ended) {
+        self.classes[class].unfinished += 1;
+        self.left_open(class, slo, ended);
+        self.ended(ended);
+    }
+
+    /// The run ended while a request waited for a connection.
+    pub(super) fn never_sent(&mut self, class: usize, slo: &Slo, due_s: f64, at_s: f64) {
+        self.unsent += 1;
+        let ended = Ended {
+            due_s,
+            at_s,
+            first_s: None,
+            last_s: at_s,
+            events: 0,
+            asked_input: 0,
+            asked_output: 0,
+            usage: None,
+        };
+        self.left_open(class, slo, &ended);
+    }
+
+    fn left_open(&mut self, class: usize, slo: &Slo, ended: &Ended) {
         let record = &mut self.classes[class];
-        record.unfinished += 1;
+        let open_s = ended.at_s - ended.due_s;
         let waited_s = ended.first_s.unwrap_or(ended.at_s) - ended.due_s;
-        if waited_s <= slo.ttft_s && slo.e2e_s.is_none_or(|e2e_s| ended.at_s - ended.due_s <= e2e_s)
-        {
+        record.open.note(open_s);
+        if waited_s <= slo.ttft_s && slo.e2e_s.is_none_or(|e2e_s| open_s <= e2e_s) {
             record.censored += 1;
         }
+        if ended.first_s.is_none() {
+            record.waiting.note(open_s);
+            self.timeline.at(ended.due_s).late += u64::from(open_s > slo.ttft_s);
+        }
         self.without_token(class, slo, ended);
-        self.ended(ended);
     }
 
     fn without_token(&mut self, class: usize, slo: &Slo, ended: &Ended) {
@@ -311,7 +388,6 @@ impl Record {
 
     fn ended(&mut self, ended: &Ended) {
         self.timeline.at(ended.at_s).ended += 1;
-        self.last_end_s = self.last_end_s.max(ended.at_s);
     }
 
     /// Adds what another part of the run saw.
@@ -323,11 +399,9 @@ impl Record {
         for (failure, example) in other.examples {
             self.examples.entry(failure).or_insert(example);
         }
-        self.first_text_s = match (self.first_text_s, other.first_text_s) {
-            (Some(own), Some(other)) => Some(own.min(other)),
-            (own, other) => own.or(other),
-        };
-        self.last_end_s = self.last_end_s.max(other.last_end_s);
+        self.first_text_s = earlier(self.first_text_s, other.first_text_s);
+        self.first_due_s = earlier(self.first_due_s, other.first_due_s);
+        self.last_whole_s = self.last_whole_s.max(other.last_whole_s);
         self.last_due_s = self.last_due_s.max(other.last_due_s);
         self.unsent += other.unsent;
     }
@@ -338,5 +412,46 @@ impl Record {
         let mut total = Class::default();
         self.classes.iter().for_each(|class| total.merge(class));
         total
+    }
+}
+
+fn earlier(one: Option<f64>, other: Option<f64>) -> Option<f64> {
+    one.into_iter().chain(other).reduce(f64::min)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_at_the_end_is_late_once_it_has_waited_longer_than_promised() {
+        let slo = Slo { ttft_s: 2.0, tpot_s: 0.1, e2e_s: None };
+        let mut record = Record::new(1);
+        for due_s in [7.0, 9.0] {
+            record.scheduled(0, due_s);
+            record.never_sent(0, &slo, due_s, 10.0);
+        }
+        let class = record.total();
+        assert_eq!((record.unsent, class.censored, class.tokenless), (2, 1, 2));
+        assert!((class.violation_s - 1.0).abs() < 1e-9, "{}", class.violation_s);
+        assert_eq!((record.timeline.at(7.0).late, record.timeline.at(9.0).late), (1, 0));
+        assert_eq!((class.waiting.n_within(2.0), class.open.n_within(3.1)), (1, 2));
+        assert_eq!(record.first_due_s, Some(7.0));
+    }
+
+    #[test]
+    fn a_quantile_beside_longer_ones_is_one_of_all() {
+        let mut times = Times::default();
+        (1..=10).for_each(|ms| times.note(f64::from(ms) / 1e3));
+        let near = |quantile: Option<f64>, ms: f64| {
+            let seen = quantile.unwrap();
+            assert!((seen * 1e3 / ms - 1.0).abs() < 1e-3, "{seen}");
+        };
+        near(times.quantile_beside(0, 0.9), 9.0);
+        near(times.quantile_beside(0, 1.0), 10.0);
+        near(times.quantile_beside(10, 0.5), 10.0);
+        near(times.quantile_beside(10, 0.25), 5.0);
+        assert_eq!(times.quantile_beside(10, 0.51), None);
+        assert_eq!(Times::default().quantile_beside(3, 0.0), None);
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Must not act on it. A question that fails is a gap, never a zero.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use super::target::{Page, Target};
@@ -87,13 +88,13 @@ impl Seen {
         &self.changes
     }
 
-    /// Replica-seconds until `end_s`, and for how many seconds they were seen.
+    /// Replica-seconds of a stretch of the run, and for how many of its seconds they were seen.
     #[must_use]
-    pub fn replica_seconds(&self, end_s: f64) -> (f64, f64) {
-        let ends = self.changes.iter().skip(1).map(|(t_s, _)| *t_s).chain([end_s]);
+    pub fn replica_seconds(&self, within_s: Range<f64>) -> (f64, f64) {
+        let ends = self.changes.iter().skip(1).map(|(t_s, _)| *t_s).chain([f64::INFINITY]);
         let mut sums = (0.0, 0.0);
         for ((t_s, count), end_s) in self.changes.iter().zip(ends) {
-            let span_s = (end_s - t_s).max(0.0);
+            let span_s = (end_s.min(within_s.end) - t_s.max(within_s.start)).max(0.0);
             if let Some(count) = count {
                 sums.0 += f64::from(*count) * span_s;
                 sums.1 += span_s;
@@ -153,6 +154,8 @@ mod tests {
             seen.note(t_s, count);
         }
         assert_eq!(seen.changes().len(), 4);
-        assert_eq!(seen.replica_seconds(50.0), (10.0 + 30.0, 40.0));
+        assert_eq!(seen.replica_seconds(0.0..50.0), (10.0 + 30.0, 40.0));
+        assert_eq!(seen.replica_seconds(5.0..15.0), (5.0 + 15.0, 10.0));
+        assert_eq!(seen.replica_seconds(22.0..28.0), (0.0, 0.0));
     }
 }

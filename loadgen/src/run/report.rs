@@ -21,7 +21,7 @@ use super::measure::Outcome;
 use super::plan::{Load, Plan};
 use super::record::{self, Times};
 use super::seeds::Seeds;
-use super::slo::{Requirement, Slo, Verdict, attainment};
+use super::slo::{Requirement, Slo, Verdict, attainment, n_judged};
 use super::timeline::Point;
 
 /// Points of the report's timeline, at most; fewer where they would show nothing but chance: a
@@ -87,13 +87,17 @@ pub struct ClassReport {
     pub errors_by_class: BTreeMap<String, u64>,
     /// Requests due a second.
     pub offered_rate: Option<f64>,
-    /// Whole answers a second.
+    /// Whole answers a second: from the first due to the end of the schedule, or to a later moment
+    /// where that gives more. A straggler takes from it itself and no more.
     pub achieved_rate: Option<f64>,
-    /// Answers within the SLO a second.
+    /// Answers within the SLO a second, in the same time.
     pub goodput: Option<f64>,
     /// Answers within the SLO.
     pub good: u64,
-    /// Their share of the requests that could be judged.
+    /// Requests that could be judged: all but those that were open at the end and could still have
+    /// met their SLO.
+    pub judged: u64,
+    /// The share of the good ones among these.
     pub attainment: Option<f64>,
     /// From the intended start to the first text.
     pub ttft: Summary,
@@ -109,12 +113,16 @@ pub struct ClassReport {
     pub schedule_lag: Summary,
     /// Requests that got no first token, and are in none of the times above.
     pub without_first_token: u64,
-    /// Tokens of whole answers a second.
+    /// Tokens of whole answers a second, in the same time.
     pub output_tokens_rate: Option<f64>,
     /// Tokens of whole answers.
     pub output_tokens: u64,
     /// Prompt tokens that the server counted for each that was asked for.
     pub prompt_tokens_ratio: Option<f64>,
+    /// Tokens that the server counted in an answer for each that was asked for.
+    pub output_tokens_ratio: Option<f64>,
+    /// Answers in one piece to requests for a stream; their time to first token is the whole time.
+    pub in_one_piece: u64,
     /// Tokens for each piece of text.
     pub tokens_per_event: Option<f64>,
     /// Answers whose tokens the server did not count.
@@ -140,6 +148,7 @@ impl ClassReport {
             achieved_rate: rate(class.completed, busy_s),
             goodput: rate(class.good, busy_s),
             good: class.good,
+            judged: n_judged(class),
             attainment: attainment(class),
             ttft: Summary::of(&class.ttft),
             ttft_from_send: Summary::of(&class.ttft_from_send),
@@ -151,6 +160,8 @@ impl ClassReport {
             output_tokens_rate: rate(class.output_tokens, busy_s),
             output_tokens: class.output_tokens,
             prompt_tokens_ratio: ratio(class.prompt_tokens, class.asked_prompt_tokens),
+            output_tokens_ratio: ratio(class.counted_output_tokens, class.asked_output_tokens),
+            in_one_piece: class.in_one_piece,
             tokens_per_event: ratio(class.output_tokens, class.events),
             uncounted: class.uncounted,
         }
@@ -166,7 +177,8 @@ pub struct Client {
     pub connections: usize,
     /// Processor time for each second of the run.
     pub cpu_cores: f64,
-    /// Requests that were due and could not even wait for a connection.
+    /// Requests that were due and never sent: they waited for a connection until the end, or there
+    /// were too many of these.
     pub unsent: u64,
     /// Whether the times are the client's own rather than the server's: then the run is invalid.
     pub is_bottleneck: bool,
@@ -261,8 +273,7 @@ impl Report {
     pub fn new(plan: &Plan, outcome: &Outcome, requirements: &[Requirement]) -> Report {
         let record = &outcome.record;
         let total = record.total();
-        // Answers that come after the last request was due count in the time they took.
-        let busy_s = outcome.span_s.max(record.last_end_s - plan.warmup_s);
+        let busy_s = busy_s(record, plan.warmup_s, outcome.span_s);
         let report = |name: &str, class| ClassReport::of(name, class, outcome.span_s, busy_s);
         let classes = match plan.classes.as_slice() {
             [_one] => Vec::new(),
@@ -272,8 +283,6 @@ impl Report {
                 .map(|(class, measured)| report(&class.name, measured))
                 .collect(),
         };
-        let first_due_s =
-            record.timeline.bins().find(|(_, bin)| bin.scheduled > 0).map_or(0.0, |(t_s, _)| t_s);
         let point_s = (POINT_REQUESTS * outcome.span_s / (total.scheduled as f64).max(1.0))
             .min(outcome.elapsed_s / ENOUGH_POINTS)
             .max(outcome.elapsed_s / MOST_POINTS);
@@ -284,13 +293,14 @@ impl Report {
             threads: plan.n_lanes,
             connections: plan.connections,
             cpu_cores: outcome.cpu_s / outcome.elapsed_s.max(1e-3),
-            unsent: outcome.unsent,
+            unsent: record.unsent,
             is_bottleneck: is_bottleneck(outcome, &total),
             cpu_s_per_request,
             ceiling_rate: cpu_s_per_request
                 .filter(|cpu_s| *cpu_s > 0.0)
                 .map(|cpu_s| plan.n_lanes as f64 / cpu_s),
         };
+        let is_valid = !client.is_bottleneck && !outcome.is_interrupted;
         let mut report = Report {
             loadgen: env!("CARGO_PKG_VERSION"),
             targets: plan.targets.iter().map(super::target::Target::url).collect(),
@@ -307,9 +317,12 @@ impl Report {
                 .map(|(failure, example)| (failure.class().into_owned(), example.clone()))
                 .collect(),
             classes,
-            elasticity: elasticity(outcome, &total, first_due_s, plan.gpus_per_replica),
+            elasticity: elasticity(outcome, &total, plan),
             client,
-            requirements: requirements.iter().map(|required| required.judge(&total)).collect(),
+            requirements: requirements
+                .iter()
+                .map(|required| required.judge(&total, is_valid))
+                .collect(),
             knee: None,
             seeds: None,
             warnings: Vec::new(),
@@ -326,10 +339,13 @@ impl Report {
         report
     }
 
-    /// Whether every request failed before its first token: nothing was measured then.
+    /// Whether no request got a first token: nothing was measured then. Who stops a run in which
+    /// nothing has failed has only waited too short.
     #[must_use]
     pub fn is_unanswered(&self) -> bool {
-        self.total.errors > 0 && self.total.completed == 0 && self.total.ttft.count == 0
+        let ClassReport { scheduled, errors, completed, ttft, .. } = &self.total;
+        let is_over = *errors > 0 || (*scheduled > 0 && !self.interrupted);
+        is_over && *completed == 0 && ttft.count == 0
     }
 
     /// Whether all that was required holds.
@@ -351,6 +367,22 @@ impl Report {
             Format::Html => html::render(self),
         })
     }
+}
+
+/// The time in which the whole answers came at their highest rate from the beginning on: that of
+/// the schedule, or a longer one. Under overload answers go on after it, and count in the time they
+/// took; a few stragglers would only stretch it.
+fn busy_s(record: &record::Record, warmup_s: f64, span_s: f64) -> f64 {
+    let bins = || record.timeline.bins();
+    let width_s = record.timeline.width_s();
+    let all: u64 = bins().map(|(_, bin)| bin.completed).sum();
+    let mut came = 0;
+    let times = bins().filter_map(|(t_s, bin)| {
+        came += bin.completed;
+        let took_s = ((t_s + width_s).min(record.last_whole_s) - warmup_s).max(span_s);
+        (came > 0).then(|| took_s * all as f64 / came as f64)
+    });
+    times.reduce(f64::min).unwrap_or(span_s)
 }
 
 /// The load in words.
@@ -378,4 +410,40 @@ fn distribution(times: &Times) -> Vec<Quantile> {
         0.75, 0.8, 0.85, 0.9, 0.95, 0.99, 0.999,
     ];
     SHARES.iter().filter_map(|q| Some(Quantile { q: *q, s: times.quantile(*q)? })).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::record::Record;
+    use super::*;
+
+    /// The rate of ten answers in each quarter of so many seconds, in a schedule of 10 s, and one
+    /// more later.
+    fn achieved(seconds: u32, straggler_s: Option<u32>) -> f64 {
+        let mut record = Record::default();
+        for quarter in 0..4 * seconds {
+            let t_s = f64::from(quarter) / 4.0;
+            record.timeline.at(t_s).completed += 10;
+            record.last_whole_s = t_s + 0.2;
+        }
+        if let Some(straggler_s) = straggler_s.map(f64::from) {
+            record.timeline.at(straggler_s).completed += 1;
+            record.last_whole_s = straggler_s;
+        }
+        let n = 40 * seconds + u32::from(straggler_s.is_some());
+        f64::from(n) / busy_s(&record, 0.0, 10.0)
+    }
+
+    #[test]
+    fn a_straggler_takes_no_more_than_itself_from_the_rate() {
+        assert!((achieved(10, None) - 40.0).abs() < 1e-9);
+        for straggler_s in [12, 40, 600] {
+            let rate = achieved(10, Some(straggler_s));
+            assert!((39.9..=40.1).contains(&rate), "{straggler_s}: {rate}");
+        }
+        // Twice what is carried: answers go on as long again, and the rate is what is carried.
+        let rate = achieved(20, None);
+        assert!((39.9..=40.2).contains(&rate), "{rate}");
+        assert!((busy_s(&Record::default(), 0.0, 10.0) - 10.0).abs() < 1e-9, "nothing came");
+    }
 }

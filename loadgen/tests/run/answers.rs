@@ -112,6 +112,37 @@ fn an_answer_in_one_piece_has_no_first_token() {
     assert!(asked.iter().all(|asked| asked.body.get("stream").is_none()));
 }
 
+/// A gateway that does not stream: what its users wait for is the whole answer.
+#[test]
+fn a_stream_that_comes_in_one_piece_begins_with_its_end() {
+    let answer = json!({
+        "model": "m", "choices": [{"index": 0, "message": {"role": "assistant", "content": "a b"}}],
+        "usage": {"prompt_tokens": 20, "completion_tokens": 3}
+    });
+    let server = Server::start(move |_| {
+        let wait = Act::Wait(Duration::from_millis(60));
+        vec![wait, plain("200 OK", "application/json", &answer.to_string())]
+    });
+    let report = report(&server.url(), &format!("{HUNDRED} --slo-ttft 50ms"));
+    assert_eq!((at(&report, "/completed"), at(&report, "/in_one_piece")), (100.0, 100.0));
+    assert_eq!(at(&report, "/good"), 0.0);
+    assert!(at(&report, "/ttft/p50") >= 0.06, "{}", report["ttft"]);
+    assert_eq!(at(&report, "/tpot/count"), 0.0, "one piece shows no time between its tokens");
+    assert!(report["warnings"].to_string().contains("100 answers came in one piece"));
+}
+
+#[test]
+fn answers_that_are_too_short_are_told() {
+    let server = Server::start(|asked| stream(asked, 3, Duration::ZERO));
+    let flags = "--rate 50 --duration 1s --arrival constant --output-tokens 30";
+    let short = report(&server.url(), flags);
+    assert_eq!(at(&short, "/output_tokens_ratio"), 0.1);
+    let told = "answers have 0.10 tokens for each that was asked for";
+    assert!(short["warnings"].to_string().contains(told), "{}", short["warnings"]);
+    let natural = report(&server.url(), &format!("{flags} --natural-length"));
+    assert!(!natural["warnings"].to_string().contains(told), "their length was the model's to say");
+}
+
 #[test]
 fn a_body_shorter_than_it_says_is_cut_short() {
     let server = Server::start(|_| {

@@ -1,5 +1,6 @@
 //! What happens when the service changes its size, and where it breaks.
 
+use std::io::Write as _;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -53,11 +54,46 @@ fn a_wake_from_zero_is_timed_and_its_requests_are_held_or_lost() {
     // less 1.65 for those that were refused.
     let area = at(&report, "/elasticity/slo_violation_area_s");
     assert!(area >= 21.5, "{area}");
-    // Four GPUs for each replica-second, over the good answers' tokens.
+}
+
+/// The second half of four seconds counts, and a request that hangs keeps the run going for two
+/// more.
+#[test]
+fn a_good_token_costs_what_the_replicas_took_while_it_was_asked_for() {
+    let server = Server::start(|asked| match (asked.path.as_str(), asked.number) {
+        ("/scale", _) => vec![plain("200 OK", "text/plain", "3")],
+        (_, 0) => vec![Act::Wait(Duration::from_secs(60))],
+        _ => stream(asked, 4, Duration::ZERO),
+    });
+    let url = server.url();
+    let flags = format!(
+        "--rate 20 --duration 4s --warmup 2s --arrival constant --grace 2s --slo-ttft 1m \
+         --slo-tpot 1m --replicas-url {url}/scale --gpus-per-replica 4"
+    );
+    let report = report(&url, &flags);
+    assert_eq!(at(&report, "/good"), 40.0);
+    let replica_s = at(&report, "/elasticity/replica_seconds");
+    let seen_share = at(&report, "/elasticity/seen_share");
+    assert!(
+        (replica_s / seen_share - 6.0).abs() < 1e-6,
+        "three of them for two seconds: {replica_s}"
+    );
     let cost = at(&report, "/elasticity/gpu_seconds_per_good_token");
-    let good_tokens = at(&report, "/good") * 4.0;
-    let expected = at(&report, "/elasticity/replica_seconds") * 4.0 / good_tokens;
-    assert!((cost / expected - 1.0).abs() < 1e-9, "{cost} {expected}");
+    assert!((cost - 6.0 * 4.0 / 160.0).abs() < 1e-6, "{cost}");
+}
+
+/// The only request is due 240 ms after the start.
+#[test]
+fn the_first_token_is_timed_from_the_first_request() {
+    let mut trace = tempfile::NamedTempFile::new().unwrap();
+    trace.write_all(b"t_s,input_tokens,output_tokens\n0.24,30,2\n").unwrap();
+    let path = trace.path().to_str().unwrap();
+    let server = Server::start(|asked| stream(asked, 2, Duration::ZERO));
+    let report = report(&server.url(), &format!("--trace {path} --trace-format csv"));
+    let (first_s, ttft_s) =
+        (at(&report, "/elasticity/time_to_first_token_s"), at(&report, "/ttft/mean"));
+    // Times are kept to three digits.
+    assert!((first_s / ttft_s - 1.0).abs() < 2e-3, "{first_s} {ttft_s}");
 }
 
 #[test]

@@ -9,8 +9,8 @@ use rustix::process::{Pid, Resource, Signal, getrlimit, kill_process, setrlimit}
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::server::{Act, Server, stream, stream_end, stream_head, token};
-use super::{at, report};
+use super::server::{Act, Server, plain, stream, stream_end, stream_head, token};
+use super::{at, loadgen, report};
 
 const STALL: Duration = Duration::from_secs(2);
 
@@ -74,6 +74,77 @@ fn what_is_open_at_the_end_is_neither_whole_nor_an_error() {
     assert!((0.5..0.65).contains(&share), "{share}");
 }
 
+/// Never answers each `every`-th request.
+fn silent_each(every: u64) -> Server {
+    Server::start(move |asked| match asked.number % every {
+        0 => vec![Act::Wait(Duration::from_secs(60))],
+        _ => stream(asked, 2, Duration::ZERO),
+    })
+}
+
+#[test]
+fn a_server_that_takes_requests_and_answers_none_has_answered_nothing() {
+    let flags = "--rate 50 --duration 2s --arrival constant --grace 300ms --slo-ttft 100ms";
+    let report = report(&silent_each(1).url(), flags);
+    assert_eq!((at(&report, "/errors"), at(&report, "/unfinished")), (0.0, 100.0));
+    let told = json!(["nothing was answered: the server is silent, or a time limit too short"]);
+    assert_eq!(report["warnings"], told);
+    // All of them waited longer than they were promised, 200 ms at least.
+    assert_eq!(at(&report, "/elasticity/held"), 100.0);
+    assert!(at(&report, "/elasticity/slo_violation_area_s") >= 20.0);
+    assert_eq!(at(&report, "/elasticity/slo_violation_time_share"), 1.0);
+}
+
+#[test]
+fn a_bound_does_not_hold_for_what_never_came() {
+    let refusing = Server::start(|asked| match asked.number % 10 {
+        0 => stream(asked, 2, Duration::ZERO),
+        _ => vec![plain("503 Service Unavailable", "text/plain", "full")],
+    });
+    let silent = silent_each(2);
+    for (server, bound) in [
+        (&silent, "ttft.p99<250ms"),
+        (&silent, "e2e.p99<250ms"),
+        (&silent, "errors<1%"),
+        (&refusing, "ttft.p99<1h"),
+        (&refusing, "tpot.p50<1h"),
+        (&refusing, "errors<1%"),
+    ] {
+        let flags = "--rate 50 --duration 1s --grace 300ms --slo-ttft 100ms --quiet";
+        let args: Vec<&str> = flags.split(' ').chain(["--require", bound]).collect();
+        let output =
+            loadgen(&[&["run", "--url", &server.url(), "--model", "m"], &args[..]].concat());
+        let table = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{bound}: {table}");
+        assert!(table.contains(&format!("required {bound}: FAILS")), "{table}");
+    }
+}
+
+/// One request of a hundred hangs, and the run waits three seconds for it.
+#[test]
+fn a_straggler_does_not_slow_the_others_down() {
+    let flags = "--rate 50 --duration 2s --arrival constant --grace 3s --output-tokens 2";
+    let report = report(&silent_each(1_000).url(), flags);
+    assert_eq!((at(&report, "/completed"), at(&report, "/unfinished")), (99.0, 1.0));
+    for rate in ["achieved_rate", "goodput"] {
+        assert!(at(&report, &format!("/{rate}")) > 35.0, "{rate}: {}", report[rate]);
+    }
+}
+
+#[test]
+fn what_waits_for_a_connection_at_the_end_is_counted() {
+    let flags = "--rate 50 --duration 2s --arrival constant --grace 300ms --slo-ttft 100ms \
+                 --connections 4 --threads 1";
+    let report = report(&silent_each(1).url(), flags);
+    assert_eq!((at(&report, "/scheduled"), at(&report, "/sent")), (100.0, 4.0));
+    assert_eq!(at(&report, "/client/unsent"), 96.0);
+    assert_eq!(report["client"]["is_bottleneck"], true);
+    assert_eq!(at(&report, "/elasticity/held"), 100.0);
+    // Due 20 ms apart, they waited from 300 ms to 2.28 s, 100 ms of it as promised.
+    let area = at(&report, "/elasticity/slo_violation_area_s");
+    assert!(area >= 118.0, "{area}");
+}
+
 /// The report of a run that is stopped after so many requests.
 fn stopped(flags: &str, after: usize, signal: Signal) -> Value {
     let server = Server::start(|asked| stream(asked, 2, Duration::from_millis(20)));
@@ -106,6 +177,23 @@ fn a_stop_ends_with_a_report_of_what_was_measured() {
         assert!(at(&report, "/completed") >= 10.0, "{report:#}");
         assert!(at(&report, "/elapsed_s") < 40.0);
     }
+}
+
+#[test]
+fn a_step_that_is_stopped_proves_no_rate() {
+    let report = stopped("--duration 10m --find-knee", 20, Signal::INT);
+    let knee = &report["knee"];
+    assert_eq!(knee["limit"], "interrupted");
+    assert_eq!((&knee["rate"], &knee["fails_at"]), (&Value::Null, &Value::Null));
+    assert_eq!(knee["steps"][0]["interrupted"], true, "{knee:#}");
+}
+
+/// The 75th request is the 25th of a run's 50.
+#[test]
+fn a_part_of_a_run_is_no_sample_beside_whole_ones() {
+    let report = stopped("--duration 1s --arrival constant --seeds 1000", 75, Signal::INT);
+    assert_eq!(at(&report, "/scheduled"), 50.0, "the last whole run's");
+    assert!(report["warnings"].to_string().contains("which is left out"), "{report:#}");
 }
 
 /// The 75th request is due after 1.48 s, half a second into the cool-down.

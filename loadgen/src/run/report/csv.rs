@@ -1,5 +1,6 @@
 //! The report as comma-separated values: a row for all requests, then one for each class, or one for
-//! each step of a search for the knee. Empty fields were not measured.
+//! each step of a search for the knee. Empty fields were not measured; what makes the whole report
+//! doubtful is in each row.
 
 use super::{ClassReport, Report, Summary};
 
@@ -7,11 +8,12 @@ pub(super) fn render(report: &Report) -> String {
     match &report.knee {
         Some(knee) => {
             let mut text =
-                "rate,scheduled,completed,errors,attainment,achieved_rate,ttft_p99,tpot_p99,holds\n"
+                "rate,scheduled,completed,errors,attainment,achieved_rate,ttft_p99,tpot_p99,holds,\
+                 interrupted\n"
                     .to_owned();
             for step in &knee.steps {
                 text.push_str(&format!(
-                    "{},{},{},{},{},{},{},{},{}\n",
+                    "{},{},{},{},{},{},{},{},{},{}\n",
                     step.rate,
                     step.scheduled,
                     step.completed,
@@ -21,6 +23,7 @@ pub(super) fn render(report: &Report) -> String {
                     number(step.ttft_p99),
                     number(step.tpot_p99),
                     step.holds,
+                    step.interrupted,
                 ));
             }
             text
@@ -34,20 +37,22 @@ pub(super) fn render(report: &Report) -> String {
                     text.push_str(&format!(",{name}_{part}"));
                 }
             }
-            text.push('\n');
+            text.push_str(",is_bottleneck,interrupted,warnings\n");
+            let warnings = quoted(&report.warnings.join("; "));
+            let (is_bottleneck, interrupted) = (report.client.is_bottleneck, report.interrupted);
+            let trust = format!("{is_bottleneck},{interrupted},{warnings}");
             std::iter::once(&report.total)
                 .chain(&report.classes)
-                .for_each(|class| row(&mut text, class));
+                .for_each(|class| row(&mut text, class, &trust));
             text
         }
     }
 }
 
-fn row(text: &mut String, class: &ClassReport) {
-    // Names come from the command line, where a comma ends them.
+fn row(text: &mut String, class: &ClassReport, trust: &str) {
     text.push_str(&format!(
         "{},{},{},{},{},{},{}",
-        class.class,
+        quoted(&class.class),
         class.scheduled,
         class.sent,
         class.completed,
@@ -69,9 +74,28 @@ fn row(text: &mut String, class: &ClassReport) {
         text.push(',');
         text.push_str(&number(value));
     }
-    text.push('\n');
+    text.push_str(&format!(",{trust}\n"));
+}
+
+/// A text as RFC 4180 has it.
+fn quoted(text: &str) -> String {
+    match text.contains([',', '"', '\n', '\r']) {
+        true => format!("\"{}\"", text.replace('"', "\"\"")),
+        false => text.to_owned(),
+    }
 }
 
 fn number(value: Option<f64>) -> String {
     value.map_or_else(String::new, |value| value.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_cannot_break_a_row() {
+        assert_eq!(quoted("chat"), "chat");
+        assert_eq!(quoted("a\"b, c"), "\"a\"\"b, c\"");
+    }
 }

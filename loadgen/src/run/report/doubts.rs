@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::Report;
+use crate::run::elasticity::LEAST_SEEN;
 use crate::run::failure::Failure;
 use crate::run::measure::Outcome;
 use crate::run::plan::{Load, Plan};
@@ -17,7 +18,7 @@ pub(super) fn is_bottleneck(outcome: &Outcome, total: &record::Class) -> bool {
     let lag_s = total.schedule_lag.quantile(0.99).unwrap_or(0.0);
     let usual_s = total.ttft.quantile(0.5).or_else(|| total.e2e.quantile(0.5)).unwrap_or(0.0);
     let is_full = total.errors.contains_key(&Failure::ClientLimit);
-    outcome.unsent > 0 || is_full || lag_s > (usual_s / 100.0).max(1e-3)
+    outcome.record.unsent > 0 || is_full || lag_s > (usual_s / 100.0).max(1e-3)
 }
 
 /// What makes the figures doubtful.
@@ -26,11 +27,15 @@ pub(super) fn warnings(plan: &Plan, outcome: &Outcome, report: &Report) -> Vec<S
     let total = &report.total;
     let is_unanswered = report.is_unanswered();
     if is_unanswered {
-        warnings.push(format!("nothing was answered: {}", advice(&total.errors_by_class)));
+        let advice = match total.errors {
+            0 => SILENT,
+            _ => advice(&total.errors_by_class),
+        };
+        warnings.push(format!("nothing was answered: {advice}"));
     }
     if report.client.is_bottleneck && !is_unanswered {
         let lag_ms = total.schedule_lag.p99.unwrap_or(0.0) * 1e3;
-        let unsent = match outcome.unsent {
+        let unsent = match outcome.record.unsent {
             0 => String::new(),
             n => format!(", {n} not at all"),
         };
@@ -61,7 +66,7 @@ pub(super) fn warnings(plan: &Plan, outcome: &Outcome, report: &Report) -> Vec<S
                 .to_owned(),
         );
     }
-    if total.unfinished > 0 {
+    if total.unfinished > 0 && !is_unanswered {
         warnings.push(format!(
             "{} requests were still open when the run ended, and are in no time above but the \
              lag; a longer --grace waits for them",
@@ -84,12 +89,32 @@ pub(super) fn warnings(plan: &Plan, outcome: &Outcome, report: &Report) -> Vec<S
              tokenizer or chat template is not ours; --token-ids is exact where it is understood"
         ));
     }
+    let is_forced = plan.classes.iter().all(|class| class.form.forces_length);
+    if let Some(ratio) = total
+        .output_tokens_ratio
+        .filter(|ratio| is_forced && total.completed > 0 && !(0.8..=1.25).contains(ratio))
+    {
+        warnings.push(format!(
+            "answers have {ratio:.2} tokens for each that was asked for: the server does not keep to \
+             ignore_eos and min_tokens, and its work is another than that of one that does"
+        ));
+    }
+    if total.in_one_piece > 0 {
+        warnings.push(format!(
+            "{} answers came in one piece though streams were asked for: their first token is \
+             their end, and nothing is known of the time per token",
+            total.in_one_piece
+        ));
+    }
     if plan.watches_engines && report.engines.iter().all(|look| look.running.is_none()) {
         warnings.push("no URL has an engine's page at /metrics: nothing was seen of it".into());
     }
-    if plan.replicas.is_some() && report.elasticity.seen_share.unwrap_or(0.0) < 0.9 {
-        warnings
-            .push("the number of replicas was not seen for more than a tenth of the run".into());
+    if plan.replicas.is_some() && report.elasticity.seen_share.unwrap_or(0.0) < LEAST_SEEN {
+        warnings.push(
+            "the number of replicas was not seen for more than a tenth of the time: what a good \
+             token cost is unknown"
+                .into(),
+        );
     }
     warnings
 }
@@ -115,6 +140,8 @@ fn is_growing(points: &[&Point]) -> bool {
         && open(late) > open(early) + LEAST_MORE
 }
 
+const SILENT: &str = "the server is silent, or a time limit too short";
+
 /// What to look at when nothing was answered, by what happened most.
 fn advice(errors: &BTreeMap<String, u64>) -> &'static str {
     let most = errors.iter().max_by_key(|(_, n)| **n).map_or("", |(class, _)| class.as_str());
@@ -124,7 +151,7 @@ fn advice(errors: &BTreeMap<String, u64>) -> &'static str {
         "wrong_model" => "check --model; /v1/models of the server lists what it has",
         "http_401" | "http_403" => "check the key in --api-key-file or $OPENAI_API_KEY",
         "http_400" | "http_422" => "the server refuses the request; --natural-length sends less",
-        "timeout" | "abandoned" | "stalled" => "the server is silent, or a time limit too short",
+        "timeout" | "abandoned" | "stalled" => SILENT,
         _ => "check --url and --model",
     }
 }

@@ -6,6 +6,7 @@ use super::{ClassReport, Client, Report, Summary};
 use crate::run::elasticity::Elasticity;
 use crate::run::engines::Look;
 use crate::run::seeds::Seeds;
+use crate::run::slo::Unit;
 use crate::spread::Spread;
 use crate::text;
 
@@ -51,7 +52,11 @@ pub(super) fn render(report: &Report) -> String {
                 &mut text,
                 format_args!(
                     "{} {:<10} {:>9} {:>11} {:>10} {:>10} {:>7}",
-                    if step.holds { ' ' } else { '✗' },
+                    match (step.interrupted, step.holds) {
+                        (true, _) => '…',
+                        (false, true) => ' ',
+                        (false, false) => '✗',
+                    },
                     significant(step.rate),
                     step.achieved_rate.map_or_else(none, significant),
                     percent(step.attainment),
@@ -97,12 +102,11 @@ fn over_seeds(text: &mut String, seeds: &Seeds) {
 /// What was required, and what makes the figures doubtful.
 fn verdicts(text: &mut String, report: &Report) {
     for verdict in &report.requirements {
-        let measured = match verdict.measured {
-            None => "not measured".to_owned(),
-            Some(value) if is_share(&verdict.requirement) => {
-                format!("measured {}", percent(Some(value)))
-            }
-            Some(value) => format!("measured {}", seconds(Some(value))),
+        let measured = match (verdict.measured, verdict.unit, verdict.without_time) {
+            (None, _, 0) => "not measured".to_owned(),
+            (None, _, n) => format!("not reached: {n} never came"),
+            (Some(share), Unit::Share, _) => format!("measured {}", percent(Some(share))),
+            (Some(time_s), Unit::Seconds, _) => format!("measured {}", seconds(Some(time_s))),
         };
         let word = if verdict.holds { "holds" } else { "FAILS" };
         push(text, format_args!("required {}: {word}, {measured}", verdict.requirement));
@@ -288,10 +292,6 @@ fn push(text: &mut String, arguments: fmt::Arguments<'_>) {
 /// Words in lines, the further ones indented as far as the first word.
 fn wrapped(text: &mut String, before: &str, words: &str) {
     text.push_str(&text::wrapped(before, &" ".repeat(before.chars().count()), words));
-}
-
-fn is_share(requirement: &str) -> bool {
-    !requirement.contains('<') || requirement.starts_with("errors")
 }
 
 fn none() -> String {
