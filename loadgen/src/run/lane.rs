@@ -230,6 +230,8 @@ impl Lane {
     /// until the end of the run.
     async fn pace(self: &Arc<Lane>, mut share: Share) {
         let pause = Pause::new().ok();
+        // Until then the run's time stands at 0, and what is due at 0 would leave early.
+        wait(pause.as_ref(), self.shared.start).await;
         let plan = self.plan();
         let until_s = plan.is_followed().then(|| plan.span_s()).flatten();
         let mut next = if self.is_closed() { None } else { self.next_of(&mut share) };
@@ -261,15 +263,9 @@ impl Lane {
             };
             let wake_s = wake_s.max(now_s + LEAST_WAIT_S);
             let moment = self.shared.start + Duration::from_secs_f64(wake_s);
-            let waited = async {
-                match &pause {
-                    Some(pause) => pause.until(moment).await,
-                    None => tokio::time::sleep_until(moment).await,
-                }
-            };
             tokio::select! {
                 biased;
-                () = waited => {}
+                () = wait(pause.as_ref(), moment) => {}
                 () = self.later.added.notified() => {}
             }
         }
@@ -457,6 +453,13 @@ impl Lane {
             request = request.header(header::AUTHORIZATION, authorization.clone());
         }
         request.body(Full::new(body)).map_err(|error| Failure::Malformed.because(error))
+    }
+}
+
+async fn wait(pause: Option<&Pause>, moment: Instant) {
+    match pause {
+        Some(pause) => pause.until(moment).await,
+        None => tokio::time::sleep_until(moment).await,
     }
 }
 

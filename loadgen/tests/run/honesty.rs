@@ -120,6 +120,18 @@ fn a_bound_does_not_hold_for_what_never_came() {
     }
 }
 
+/// Threads begin some 20 ms before the run does, and closed loops with a request for each user.
+#[test]
+fn what_is_due_at_the_very_start_is_not_sent_before_it() {
+    let server = Server::start(|asked| stream(asked, 1, Duration::from_millis(100)));
+    let users = "--users 4 --threads 2 --duration 100ms";
+    for flags in ["--rate 1 --duration 1s --arrival constant", users] {
+        let report = report(&server.url(), flags);
+        assert!(at(&report, "/completed") >= 1.0);
+        assert!(at(&report, "/ttft/mean") >= 0.1, "{flags}: {}", report["ttft"]);
+    }
+}
+
 /// One request of a hundred hangs, and the run waits three seconds for it.
 #[test]
 fn a_straggler_does_not_slow_the_others_down() {
