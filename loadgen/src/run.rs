@@ -63,9 +63,8 @@ use anyhow::Context as _;
 use clap::builder::NonEmptyStringValueParser;
 use tokio::sync::watch;
 
-use self::knee::{Knee, Limit, Search, Step};
 use self::measure::{Outcome, measure};
-use self::plan::{Balance, ClassSpec, Load, Plan};
+use self::plan::{Balance, ClassSpec, Plan};
 use self::progress::Display;
 use self::report::{Format, Report};
 use self::slo::Requirement;
@@ -74,8 +73,6 @@ use crate::{duration, files, listen};
 
 /// A step of a search for the knee, unless `--duration` says otherwise.
 const KNEE_STEP_S: f64 = 20.0;
-/// What a search for the knee asks of a step, unless `--require` says otherwise.
-const KNEE_ATTAINMENT: f64 = 0.99;
 const AFTER_HELP: &str = "\
 Examples:
   loadgen run --url http://localhost:8000 --model m --rate 5 --duration 2m
@@ -445,69 +442,5 @@ impl Args {
             plan = Arc::into_inner(shared).context("a thread outlived its run")?;
             plan.reseed(seed.wrapping_add(1));
         }
-    }
-
-    /// Measures at one rate after the other; the report is that of the highest that held, or of the
-    /// last.
-    async fn find_knee(
-        &self,
-        mut plan: Plan,
-        interrupted: watch::Receiver<bool>,
-        display: &mut Display,
-    ) -> anyhow::Result<(Report, Outcome)> {
-        let least =
-            self.require.iter().find_map(Requirement::attainment).unwrap_or(KNEE_ATTAINMENT);
-        let mut search = Search::new(self.rate.as_ref().map_or(1.0, Curve::peak_per_s));
-        let mut steps = Vec::new();
-        let mut best: Option<(Report, Outcome, bool)> = None;
-        let mut limit = None;
-        while let Some(rate) = search.next_rate() {
-            plan.load = Load::Rate { curve: Curve::constant(rate), process: self.arrival };
-            plan.reseed(plan.seed.wrapping_add(1));
-            match self.check_schedule(&plan) {
-                Err(nothing_due) if steps.is_empty() => return Err(nothing_due),
-                Err(_) => {
-                    limit = Some(Limit::TooShort);
-                    break;
-                }
-                Ok(()) => {}
-            }
-            let shared = Arc::new(plan);
-            display.begin(format!("{rate}/s: "));
-            let (report, outcome) = self.measure(&shared, interrupted.clone(), display).await?;
-            if steps.is_empty() && report.is_unanswered() {
-                // A lower rate is no more likely to be answered.
-                return Ok((report, outcome));
-            }
-            plan = Arc::into_inner(shared).context("a thread outlived its run")?;
-            let step = Step::of(rate, &report, least);
-            let holds = step.holds && !step.interrupted;
-            steps.push(step);
-            if outcome.is_interrupted {
-                limit = Some(Limit::Interrupted);
-            } else {
-                search.learn(rate, holds);
-                limit = knee::limit_of(&plan, &outcome, holds);
-            }
-            let is_better = |held: bool| holds || (!held && !outcome.is_interrupted);
-            if best.as_ref().is_none_or(|(_, _, held)| is_better(*held)) {
-                best = Some((report, outcome, holds));
-            }
-            if limit.is_some() {
-                break;
-            }
-        }
-        let (mut report, outcome, _) = best.context("no step was made")?;
-        let (rate, fails_at) = search.found();
-        let limit = match (limit, fails_at) {
-            (Some(limit), _) => limit,
-            (None, Some(_)) => Limit::Service,
-            (None, None) => Limit::None,
-        };
-        report.interrupted |= limit == Limit::Interrupted;
-        let knee = Knee { rate, fails_at, limit, attainment: least, steps };
-        report.warnings.extend(knee.doubt());
-        report.knee = Some(knee);
-        Ok((report, outcome))
     }
 }

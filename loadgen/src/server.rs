@@ -277,11 +277,12 @@ fn dialect(name: &str) -> Result<&'static Dialect, UnknownDialect> {
 
 fn dialect_help() -> String {
     let mut help = "Whose metrics and manners. Uncaptured ones have the names of the engine's \
-        own source or documentation, which no page of a running server was at hand to check:"
+        own source or documentation, which no page of a running server was at hand to check; \
+        written ones those that its own metrics code wrote without an engine:"
         .to_owned();
     for dialect in Dialect::ALL {
         let page = dialect.paths.first().copied().unwrap_or_default();
-        let known = if dialect.is_captured { "captured" } else { "uncaptured" };
+        let known = dialect.evidence.word();
         help.push_str(&format!("\n  {:14} {known:11} {page}", dialect.name));
     }
     help

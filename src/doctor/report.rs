@@ -10,8 +10,11 @@ use serde::Serialize;
 use super::examine::{Examination, examine};
 use super::facts::Facts;
 use super::finding::Finding;
-use super::object::{name, namespace};
+use super::object::{name, namespace, own_trigger};
+use crate::cluster::pod_facts;
+use crate::signals::engine::{About, Evidence};
 use crate::text::wrapped;
+use crate::trigger::EngineFamily;
 
 /// What was found in all ScaledObjects.
 #[derive(Debug, Serialize)]
@@ -25,6 +28,8 @@ pub(super) struct Report {
 struct Entry {
     namespace: String,
     name: String,
+    /// The engine of its pods, and how the names of its series are known.
+    engine: Option<&'static About>,
     findings: Vec<Finding>,
     /// Findings that are meant to be so.
     accepted: Vec<Finding>,
@@ -78,6 +83,7 @@ impl Entry {
         Entry {
             namespace: namespace(&facts.object).to_owned(),
             name: name(&facts.object).to_owned(),
+            engine: engine(facts),
             findings,
             accepted,
             not_looked_at: examination.not_looked_at.into_iter().map(unseen).collect(),
@@ -86,7 +92,7 @@ impl Entry {
     }
 
     fn write(&self, text: &mut String, colours: bool) {
-        let Entry { namespace, name, findings, accepted, not_looked_at, in_order } = self;
+        let Entry { namespace, name, engine, findings, accepted, not_looked_at, in_order } = self;
         let found = match findings.len() {
             0 => "no findings".to_owned(),
             1 => "1 finding".to_owned(),
@@ -107,6 +113,15 @@ impl Entry {
             }
         }
         line(text, format_args!(""));
+        if let Some(About {
+            engine,
+            evidence: evidence @ (Evidence::Written(_) | Evidence::Uncaptured),
+            ..
+        }) = engine
+        {
+            let words = format!("{engine}; the names of its series are {evidence}");
+            text.push_str(&wrapped("Engine: ", "  ", &words));
+        }
         if !accepted.is_empty() {
             let ids: Vec<&str> = accepted.iter().map(|finding| finding.id).collect();
             text.push_str(&wrapped("Accepted: ", "  ", &ids.join(", ")));
@@ -121,6 +136,16 @@ impl Entry {
             text.push_str(&wrapped("  ", "    ", &format!("{why} ({})", ids.join(", "))));
         }
     }
+}
+
+/// The engine that the trigger names, or that the pods' template tells.
+fn engine(facts: &Facts) -> Option<&'static About> {
+    let named = own_trigger(&facts.object).and_then(|own| own.policy().engine);
+    let seen = || {
+        let seen = pod_facts(facts.target.as_ref().ok()?)?.engine?;
+        EngineFamily::NAMED.iter().find(|(name, _)| *name == seen).map(|(_, family)| *family)
+    };
+    About::of(named.or_else(seen)?)
 }
 
 fn line(text: &mut String, line: std::fmt::Arguments<'_>) {

@@ -10,7 +10,7 @@ mod zero;
 use serde_json::Value;
 
 use super::*;
-use sound::sound;
+use sound::{sound, with};
 
 /// What a fix does beyond its patch, played on the facts.
 type Played = fn(&Fix, &mut Facts);
@@ -140,6 +140,27 @@ fn without_facts_a_check_is_told_as_not_made_and_nothing_is_found() {
             "fallback-below-usual",
         ]
     );
+}
+
+#[test]
+fn an_engine_whose_names_are_uncaptured_is_named_as_that() {
+    let page = |engine: &str| {
+        let facts = with("/spec/triggers/0/metadata/engine", engine.into());
+        report::Report::of(&[facts], &[]).text(false)
+    };
+    for (engine, words) in [
+        (
+            "sglang",
+            "Engine: SGLang 0.4 to 0.5.23; the names of its series are uncaptured: pages of\n",
+        ),
+        ("nim", "are\n  uncaptured: its source alone\n"),
+    ] {
+        assert!(page(engine).contains(words), "{}", page(engine));
+        assert!(page(engine).lines().all(|line| line.chars().count() <= 80));
+    }
+    assert!(!page("vllm").contains("Engine: "), "captured");
+    let json: Value = serde_json::from_str(&report::Report::of(&[sound()], &[]).json()).unwrap();
+    assert_eq!(json["scaled_objects"][0]["engine"]["family"], "vllm", "as its template tells");
 }
 
 #[test]

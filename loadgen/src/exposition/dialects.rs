@@ -14,10 +14,9 @@ pub struct Dialect {
     pub name: &'static str,
     /// What `/version` answers.
     pub version: &'static str,
-    /// Whether pages of a running server bear it out; otherwise its names and texts are those of
-    /// the engine's own source or documentation, and it has the families of load, tokens and
-    /// latency only.
-    pub is_captured: bool,
+    /// How its names and texts are known. What is not captured has the families of load, tokens and
+    /// latency only, but for vLLM.
+    pub evidence: Evidence,
     /// The content type of the page.
     pub content_type: &'static str,
     /// Where the page is.
@@ -42,6 +41,29 @@ pub struct Dialect {
     pub(super) always_multiprocess: bool,
     pub(super) before_first: BeforeFirst,
     pub(super) counts_http: bool,
+}
+
+/// How the names and texts of a page are known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Evidence {
+    /// Pages of a running server bear them out.
+    Captured,
+    /// Uncaptured, but the engine's own metrics code has written them, without an engine.
+    Written,
+    /// Uncaptured: from the engine's own source or documentation alone.
+    Uncaptured,
+}
+
+impl Evidence {
+    /// In a word.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Evidence::Captured => "captured",
+            Evidence::Written => "written",
+            Evidence::Uncaptured => "uncaptured",
+        }
+    }
 }
 
 /// How a server behaves beside its page.
@@ -90,7 +112,7 @@ pub(super) enum BeforeFirst {
 const PYTHON: Dialect = Dialect {
     name: "",
     version: "",
-    is_captured: false,
+    evidence: Evidence::Uncaptured,
     content_type: "text/plain; version=0.0.4; charset=utf-8",
     paths: &["/metrics"],
     has_json: false,

@@ -21,46 +21,91 @@ const MOST_LOOKS: usize = 86_400;
 /// `/metrics`, which is gone once it was read.
 const PATHS: [&str; 3] = ["/prometheus/metrics", "/metrics", "/v1/metrics"];
 
+/// A gauge by its name, and a label's value where the name has others too.
+type Name = (&'static str, Option<(&'static str, &'static str)>);
+
 /// The gauges of an engine: running, waiting, and the used share of its KV cache under any of its
 /// names.
 struct Gauges {
-    running: &'static str,
-    waiting: &'static str,
-    kv_usage: &'static [&'static str],
+    running: Name,
+    waiting: Name,
+    kv_usage: &'static [Name],
+    /// Series with another value in one of these labels repeat what others say.
+    keep: &'static [(&'static str, &'static str)],
+    /// Series may repeat each other under several names: the largest counts, instead of the sum.
+    is_repeated: bool,
 }
 
+const NO_GAUGES: Gauges = Gauges {
+    running: ("", None),
+    waiting: ("", None),
+    kv_usage: &[],
+    keep: &[],
+    is_repeated: false,
+};
+
 /// By engine; the first of which a page has both counts is the one.
-const ENGINES: [Gauges; 7] = [
+const ENGINES: [Gauges; 9] = [
     Gauges {
-        running: "vllm:num_requests_running",
-        waiting: "vllm:num_requests_waiting",
-        kv_usage: &["vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"],
+        running: ("vllm:num_requests_running", None),
+        waiting: ("vllm:num_requests_waiting", None),
+        kv_usage: &[("vllm:kv_cache_usage_perc", None), ("vllm:gpu_cache_usage_perc", None)],
+        ..NO_GAUGES
+    },
+    // vLLM as Ray's agent shows it.
+    Gauges {
+        running: ("ray_vllm_num_requests_running", None),
+        waiting: ("ray_vllm_num_requests_waiting", None),
+        kv_usage: &[("ray_vllm_kv_cache_usage_perc", None)],
+        ..NO_GAUGES
+    },
+    // With priority scheduling the series without a priority is the total; with metrics of all
+    // schedulers each parallel rank repeats rank 0.
+    Gauges {
+        running: ("sglang:num_running_reqs", None),
+        waiting: ("sglang:num_queue_reqs", None),
+        kv_usage: &[("sglang:token_usage", None)],
+        keep: &[("priority", ""), ("tp_rank", "0"), ("pp_rank", "0")],
+        ..NO_GAUGES
     },
     Gauges {
-        running: "sglang:num_running_reqs",
-        waiting: "sglang:num_queue_reqs",
-        kv_usage: &["sglang:token_usage"],
-    },
-    Gauges { running: "tgi_batch_current_size", waiting: "tgi_queue_size", kv_usage: &[] },
-    Gauges {
-        running: "trtllm_num_requests_running",
-        waiting: "trtllm_num_requests_waiting",
-        kv_usage: &["trtllm_kv_cache_utilization"],
+        running: ("tgi_batch_current_size", None),
+        waiting: ("tgi_queue_size", None),
+        ..NO_GAUGES
     },
     Gauges {
-        running: "llamacpp:requests_processing",
-        waiting: "llamacpp:requests_deferred",
-        kv_usage: &[],
+        running: ("trtllm_num_requests_running", None),
+        waiting: ("trtllm_num_requests_waiting", None),
+        kv_usage: &[("trtllm_kv_cache_utilization", None)],
+        ..NO_GAUGES
     },
     Gauges {
-        running: "lmdeploy:num_requests_running",
-        waiting: "lmdeploy:num_requests_waiting",
-        kv_usage: &["lmdeploy:gpu_cache_usage_perc"],
+        running: ("nv_trt_llm_request_metrics", Some(("request_type", "scheduled"))),
+        waiting: ("nv_trt_llm_request_metrics", Some(("request_type", "waiting"))),
+        kv_usage: &[(
+            "nv_trt_llm_kv_cache_block_metrics",
+            Some(("kv_cache_block_type", "fraction")),
+        )],
+        // The ensemble may repeat what its part says.
+        is_repeated: true,
+        ..NO_GAUGES
     },
     Gauges {
-        running: "num_requests_running",
-        waiting: "num_requests_waiting",
-        kv_usage: &["gpu_cache_usage_perc"],
+        running: ("llamacpp:requests_processing", None),
+        waiting: ("llamacpp:requests_deferred", None),
+        ..NO_GAUGES
+    },
+    Gauges {
+        running: ("lmdeploy:num_requests_running", None),
+        waiting: ("lmdeploy:num_requests_waiting", None),
+        kv_usage: &[("lmdeploy:gpu_cache_usage_perc", None)],
+        ..NO_GAUGES
+    },
+    Gauges {
+        running: ("num_requests_running", None),
+        waiting: ("num_requests_waiting", None),
+        kv_usage: &[("gpu_cache_usage_perc", None)],
+        ..NO_GAUGES
     },
 ];
 
@@ -94,9 +139,25 @@ impl Look {
 /// Requests running and waiting, and the used share of the KV cache, if a page tells them.
 fn read(page: &str) -> Option<(f64, f64, Option<f64>)> {
     ENGINES.iter().find_map(|gauges| {
-        let (running, _) = sum_of_series(page, gauges.running)?;
-        let (waiting, _) = sum_of_series(page, gauges.waiting)?;
-        let usage = gauges.kv_usage.iter().find_map(|name| sum_of_series(page, name));
+        let folded = |(name, only): Name| {
+            let values = values_of(page, name).filter(|(labels, _)| {
+                let is_own = only.is_none_or(|(label, value)| label_of(labels, label) == value);
+                let repeats = |(label, kept): &(&str, &str)| {
+                    let value = label_of(labels, label);
+                    !value.is_empty() && value != *kept
+                };
+                is_own && !gauges.keep.iter().any(repeats)
+            });
+            let values = values.map(|(_, value)| value);
+            if gauges.is_repeated {
+                values.reduce(f64::max).map(|most| (most, 1.0))
+            } else {
+                sum(values)
+            }
+        };
+        let (running, _) = folded(gauges.running)?;
+        let (waiting, _) = folded(gauges.waiting)?;
+        let usage = gauges.kv_usage.iter().find_map(|name| folded(*name));
         Some((running, waiting, usage.map(|(sum, n)| sum / n)))
     })
 }
@@ -130,18 +191,36 @@ async fn page(target: &Target) -> Option<String> {
 
 /// The sum of a metric's series, and how many there are; `None` without one.
 pub(crate) fn sum_of_series(page: &str, name: &str) -> Option<(f64, f64)> {
-    let values = page.lines().filter_map(|line| {
-        let rest = line.strip_prefix(name).filter(|rest| rest.starts_with(['{', ' ']))?;
-        let value = rest.rsplit_once('}').map_or(rest, |(_, value)| value);
-        value.split_whitespace().next()?.parse::<f64>().ok().filter(|value| value.is_finite())
-    });
+    sum(values_of(page, name).map(|(_, value)| value))
+}
+
+fn sum(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     let (sum, n) = values.fold((0.0, 0.0), |(sum, n), value| (sum + value, n + 1.0));
     (n > 0.0).then_some((sum, n))
+}
+
+/// A metric's series: their labels and their values.
+fn values_of<'p>(page: &'p str, name: &str) -> impl Iterator<Item = (&'p str, f64)> {
+    page.lines().filter_map(move |line| {
+        let rest = line.strip_prefix(name).filter(|rest| rest.starts_with(['{', ' ']))?;
+        let (labels, value) = rest.rsplit_once('}').unwrap_or(("", rest));
+        let value = value.split_whitespace().next()?.parse::<f64>().ok()?;
+        value.is_finite().then_some((labels, value))
+    })
+}
+
+/// The value of a label, as far as its first quote; empty where there is none.
+fn label_of<'l>(labels: &'l str, label: &str) -> &'l str {
+    let parts = labels.split(['{', ',']).map(str::trim_start);
+    let mut values = parts.filter_map(|part| part.strip_prefix(label)?.strip_prefix("=\""));
+    values.next().and_then(|value| value.split('"').next()).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::{Profile, Replica, ReplicaEvent, Request, Time, Watch};
+    use crate::exposition::{Dialect, Http, Rank, Server, render};
 
     const VLLM: &str = "vllm:num_requests_running{engine=\"0\"} 4.0\n\
                         vllm:num_requests_running{engine=\"1\"} 2.0\n\
@@ -158,6 +237,48 @@ mod tests {
         let pages = [VLLM, llama].map(|page| Some(page.to_owned()));
         let look = Look::of(2.0, &pages);
         assert_eq!((look.running, look.waiting, look.kv_usage), (Some(7.0), Some(10.0), None));
+    }
+
+    #[test]
+    fn what_repeats_other_series_is_not_added() {
+        let sglang = "sglang:num_running_reqs{model_name=\"a\",tp_rank=\"0\"} 4\n\
+                      sglang:num_running_reqs{model_name=\"a\",tp_rank=\"1\"} 4\n\
+                      sglang:num_queue_reqs{model_name=\"a\",tp_rank=\"0\",priority=\"\"} 5\n\
+                      sglang:num_queue_reqs{model_name=\"a\",tp_rank=\"0\",priority=\"1\"} 3\n\
+                      sglang:num_queue_reqs{model_name=\"a\",tp_rank=\"0\",priority=\"2\"} 2\n";
+        assert_eq!(read(sglang), Some((4.0, 5.0, None)));
+        let series = |model: &str, kind: &str, n: u32| {
+            format!("nv_trt_llm_request_metrics{{model=\"{model}\",request_type=\"{kind}\"}} {n}\n")
+        };
+        let triton = ["tensorrt_llm", "ensemble"].map(|model| {
+            series(model, "scheduled", 2) + &series(model, "waiting", 7) + &series(model, "max", 64)
+        });
+        assert_eq!(read(&triton.concat()), Some((2.0, 7.0, None)));
+    }
+
+    /// Every engine that can be simulated can be watched, at the page that it has.
+    #[test]
+    fn the_page_of_every_dialect_is_read() {
+        let profile = std::sync::Arc::new(Profile::load("tiny-cpu").unwrap());
+        let mut replica = Replica::warm(profile);
+        for id in 0..30 {
+            replica.submit(Request::new(id, 42, 20), Time::ZERO).unwrap();
+        }
+        while replica.engine().metrics().finished_length < 5 {
+            let next = replica.next_event().unwrap();
+            replica.advance(next, Watch::FirstToken, &mut |_: ReplicaEvent| {});
+        }
+        let gauges = replica.engine().metrics().gauges;
+        let (running, waiting) = (gauges.running as f64, gauges.waiting as f64);
+        assert!(running > 0.0 && waiting > 0.0);
+        for dialect in Dialect::ALL {
+            let (ranks, http) = ([Rank::of(&replica)], Http::default());
+            let mut page = String::new();
+            render(dialect, &Server::new("m", &ranks, &http), &mut page);
+            let (seen_running, seen_waiting, _) = read(&page).unwrap_or_else(|| panic!("{page}"));
+            assert_eq!((seen_running, seen_waiting), (running, waiting), "{}", dialect.name);
+            assert!(PATHS.contains(&dialect.paths[0]), "{}", dialect.name);
+        }
     }
 
     #[test]

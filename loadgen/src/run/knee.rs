@@ -4,18 +4,95 @@
 //! Each step is a measurement of its own, with new arrivals. Must not judge the service by a step
 //! in which the client was the bottleneck.
 
-use serde::Serialize;
+use std::sync::Arc;
 
+use anyhow::Context as _;
+use serde::Serialize;
+use tokio::sync::watch;
+
+use super::Args;
 use super::failure::Failure;
 use super::measure::Outcome;
-use super::plan::Plan;
+use super::plan::{Load, Plan};
+use super::progress::Display;
 use super::report::Report;
+use super::slo::Requirement;
 use crate::spread;
+use crate::traces::Curve;
 
 /// Halvings of the interval, on a logarithmic scale: a factor of 2 becomes 4.4 %.
 const HALVINGS: u32 = 4;
 /// Doublings before it is given up.
 const MOST_DOUBLINGS: u32 = 20;
+
+/// What is asked of a step, unless `--require` says otherwise.
+const LEAST_ATTAINMENT: f64 = 0.99;
+
+impl Args {
+    /// Measures at one rate after the other; the report is that of the highest that held, or of the
+    /// last.
+    pub(super) async fn find_knee(
+        &self,
+        mut plan: Plan,
+        interrupted: watch::Receiver<bool>,
+        display: &mut Display,
+    ) -> anyhow::Result<(Report, Outcome)> {
+        let least =
+            self.require.iter().find_map(Requirement::attainment).unwrap_or(LEAST_ATTAINMENT);
+        let mut search = Search::new(self.rate.as_ref().map_or(1.0, Curve::peak_per_s));
+        let mut steps = Vec::new();
+        let mut best: Option<(Report, Outcome, bool)> = None;
+        let mut limit = None;
+        while let Some(rate) = search.next_rate() {
+            plan.load = Load::Rate { curve: Curve::constant(rate), process: self.arrival };
+            plan.reseed(plan.seed.wrapping_add(1));
+            match self.check_schedule(&plan) {
+                Err(nothing_due) if steps.is_empty() => return Err(nothing_due),
+                Err(_) => {
+                    limit = Some(Limit::TooShort);
+                    break;
+                }
+                Ok(()) => {}
+            }
+            let shared = Arc::new(plan);
+            display.begin(format!("{rate}/s: "));
+            let (report, outcome) = self.measure(&shared, interrupted.clone(), display).await?;
+            if steps.is_empty() && report.is_unanswered() {
+                // A lower rate is no more likely to be answered.
+                return Ok((report, outcome));
+            }
+            plan = Arc::into_inner(shared).context("a thread outlived its run")?;
+            let step = Step::of(rate, &report, least);
+            let holds = step.holds && !step.interrupted;
+            steps.push(step);
+            if outcome.is_interrupted {
+                limit = Some(Limit::Interrupted);
+            } else {
+                search.learn(rate, holds);
+                limit = limit_of(&plan, &outcome, holds);
+            }
+            let is_better = |held: bool| holds || (!held && !outcome.is_interrupted);
+            if best.as_ref().is_none_or(|(_, _, held)| is_better(*held)) {
+                best = Some((report, outcome, holds));
+            }
+            if limit.is_some() {
+                break;
+            }
+        }
+        let (mut report, outcome, _) = best.context("no step was made")?;
+        let (rate, fails_at) = search.found();
+        let limit = match (limit, fails_at) {
+            (Some(limit), _) => limit,
+            (None, Some(_)) => Limit::Service,
+            (None, None) => Limit::None,
+        };
+        report.interrupted |= limit == Limit::Interrupted;
+        let knee = Knee { rate, fails_at, limit, attainment: least, steps };
+        report.warnings.extend(knee.doubt());
+        report.knee = Some(knee);
+        Ok((report, outcome))
+    }
+}
 
 /// What the search found.
 #[derive(Debug, Clone, Serialize)]

@@ -56,7 +56,8 @@ impl About {
             family: EngineFamily::Vllm,
             engine: "vLLM 0.6 to 0.33, Ray's names too",
             evidence: Evidence::Captured(
-                "0.9.1 (V0, V1) and 0.32.0; of 0.11.0 and 0.20.2 without an engine",
+                "0.9.1 (V0, V1) and 0.32.0; uncaptured: 0.11.0 and 0.20.2, of which there are pages \
+                 without an engine, 0.6 to 0.8, 0.33 and Ray's names, from the source alone",
             ),
             page: "`/metrics`, port 8000",
             without: "nothing; its limit of running requests is taken from what was seen",
@@ -66,7 +67,8 @@ impl About {
             engine: "SGLang 0.4 to 0.5.23",
             evidence: Evidence::Written("0.5.23"),
             page: "`/metrics`, port 30000, with --enable-metrics",
-            without: "steps: the level comes from the throughput at saturation",
+            without: "steps: the level comes from the throughput at saturation; its count at \
+                      arrival (`sglang:http_requests_total`) is not read",
         },
         About {
             family: EngineFamily::Tgi,
@@ -75,7 +77,8 @@ impl About {
             page: "`/metrics`, port 80",
             without: "anything before the first request (missing, so it holds); tokens while they \
                       are made: the level comes from the throughput at saturation; time to first \
-                      token: only the time of a token is watched",
+                      token: only the time of a token is watched; its count at arrival \
+                      (`tgi_request_count`) is not read",
         },
         About {
             family: EngineFamily::Trtllm,

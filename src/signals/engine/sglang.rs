@@ -1,6 +1,7 @@
 //! SGLang's series, 0.4 to 0.5.23, with the colon or, by content negotiation, the underscore.
 //!
-//! Data only. Source: SGLang's own wheels; no page of a running server was at hand to check it.
+//! Data only. Uncaptured: the names are those of SGLang's own wheels, and of 0.5.23 those that its
+//! metrics code wrote without an engine; no page of a running server was at hand to check them.
 
 use super::profile::{Field, Profile, Row};
 use crate::trigger::EngineFamily;

@@ -11,8 +11,9 @@ use crate::trigger::EngineFamily;
 /// - `nv_inference_pending_request_count` is near zero with in-flight batching whatever waits
 ///   (triton-inference-server/server issue 6494), so it is not read: a Triton without the backend's
 ///   gauges is no known engine. Before 24.05 the backend has no `waiting`, which is then unknown.
-/// - `nv_inference_*` and the first response's time stand for every model that a request passes
-///   through, the ensemble and its parts: of these the largest counts.
+/// - Series stand for every model that a request passes through, the ensemble and its parts, and
+///   the backend's own may stand under two of these names: of each the largest counts. Of two
+///   models of the backend in one server that is the busier one.
 /// - Counters have no `_total`. Lengths are counted when a request ends, so that the time of a step
 ///   cannot be learned; `iteration_counter` counts the steps and proves the engine alive.
 /// - The first response's time needs `--metrics-config histogram_latencies=true`.
@@ -20,17 +21,17 @@ static ROWS: [Row; 12] = [
     Row::max("inference_first_response_histogram_ms_count", Field::TtftCount),
     Row::max("inference_first_response_histogram_ms_sum", Field::TtftSum).millis(),
     Row::max("inference_request_success", Field::Finished),
-    Row::sum("llm_input_token_len_sum", Field::PromptTokens),
-    Row::sum("llm_output_token_len_sum", Field::FinishedGeneratedTokens),
-    Row::sum("trt_llm_general_metrics", Field::Steps).only("general_type", "iteration_counter"),
+    Row::max("llm_input_token_len_sum", Field::PromptTokens),
+    Row::max("llm_output_token_len_sum", Field::FinishedGeneratedTokens),
+    Row::max("trt_llm_general_metrics", Field::Steps).only("general_type", "iteration_counter"),
     Row::max("trt_llm_kv_cache_block_metrics", Field::KvUsage)
         .only("kv_cache_block_type", "fraction"),
-    Row::sum("trt_llm_kv_cache_block_metrics", Field::KvBlocks).only("kv_cache_block_type", "max"),
+    Row::max("trt_llm_kv_cache_block_metrics", Field::KvBlocks).only("kv_cache_block_type", "max"),
     Row::max("trt_llm_kv_cache_block_metrics", Field::KvBlockTokens)
         .only("kv_cache_block_type", "tokens_per"),
-    Row::sum("trt_llm_request_metrics", Field::MaxRunning).only("request_type", "max"),
-    Row::sum("trt_llm_request_metrics", Field::Running).only("request_type", "scheduled"),
-    Row::sum("trt_llm_request_metrics", Field::Waiting).only("request_type", "waiting"),
+    Row::max("trt_llm_request_metrics", Field::MaxRunning).only("request_type", "max"),
+    Row::max("trt_llm_request_metrics", Field::Running).only("request_type", "scheduled"),
+    Row::max("trt_llm_request_metrics", Field::Waiting).only("request_type", "waiting"),
 ];
 
 pub(super) static PROFILE: Profile = Profile {

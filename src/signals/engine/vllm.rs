@@ -1,7 +1,8 @@
 //! vLLM's series, 0.6 to 0.33: V0 and V1, the Python and the Rust front end, and Ray's names.
 //!
 //! Data only. Sources: vLLM's own source distributions, pages captured from 0.9.1 and 0.32.0, and
-//! those of 0.11.0's and 0.20.2's own statistics loggers.
+//! those of 0.11.0's and 0.20.2's own statistics loggers. Uncaptured: 0.6 to 0.8, 0.33 and Ray's
+//! names, which are their source's.
 
 use super::profile::{Field, Profile, Row};
 use crate::trigger::EngineFamily;

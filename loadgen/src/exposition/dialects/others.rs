@@ -2,7 +2,7 @@
 //!
 //! Must not define a family.
 
-use super::{BeforeFirst, Dialect, Label, Numbers, PYTHON};
+use super::{BeforeFirst, Dialect, Evidence, Label, Numbers, PYTHON};
 use crate::exposition::families::{llama_cpp, lmdeploy, nim, sglang, tgi, triton, trtllm};
 
 impl Dialect {
@@ -10,6 +10,7 @@ impl Dialect {
     pub const SGLANG: Dialect = Dialect {
         name: "sglang",
         version: "0.5.23",
+        evidence: Evidence::Written,
         namespace: "sglang:",
         families: sglang::ALL,
         labels: &[
@@ -69,7 +70,7 @@ impl Dialect {
     pub const LLAMA_CPP: Dialect = Dialect {
         name: "llamacpp",
         version: "b11549",
-        is_captured: true,
+        evidence: Evidence::Captured,
         content_type: "text/plain; version=0.0.4",
         namespace: "llamacpp:",
         families: llama_cpp::ALL,
@@ -83,6 +84,7 @@ impl Dialect {
     pub const LMDEPLOY: Dialect = Dialect {
         name: "lmdeploy",
         version: "0.18.0",
+        evidence: Evidence::Written,
         namespace: "lmdeploy:",
         families: lmdeploy::ALL,
         labels: &[Label::Model("model_name"), Label::Rank("engine")],

@@ -2,7 +2,7 @@
 //!
 //! Must not define a family.
 
-use super::{BeforeFirst, Dialect, Family, Label, Manners, PYTHON};
+use super::{BeforeFirst, Dialect, Evidence, Family, Label, Manners, PYTHON};
 use crate::exposition::families::{vllm as f, vllm_old as old};
 
 const TEXT_1: &str = "text/plain; version=1.0.0; charset=utf-8";
@@ -21,35 +21,39 @@ const V1: Dialect = Dialect {
 
 impl Dialect {
     /// vLLM 0.33, whose names are those of 0.32 by its source.
-    pub const VLLM_0_33: Dialect =
-        Dialect { name: "vllm-0.33", version: "0.33.0", is_captured: false, ..Dialect::VLLM_0_32 };
+    pub const VLLM_0_33: Dialect = Dialect {
+        name: "vllm-0.33",
+        version: "0.33.0",
+        evidence: Evidence::Uncaptured,
+        ..Dialect::VLLM_0_32
+    };
 
     /// vLLM 0.32.
     pub const VLLM_0_32: Dialect = Dialect {
         name: "vllm-0.32",
         version: "0.32.0",
-        is_captured: true,
+        evidence: Evidence::Captured,
         content_type: TEXT_1,
         families: FAMILIES_0_32,
         ..V1
     };
 
-    /// vLLM 0.20. Its page was captured from its own statistics logger, without an engine.
+    /// vLLM 0.20. Its page is what its own statistics logger wrote, without an engine.
     pub const VLLM_0_20: Dialect = Dialect {
         name: "vllm-0.20",
         version: "0.20.2",
-        is_captured: true,
+        evidence: Evidence::Written,
         content_type: TEXT_1,
         families: FAMILIES_0_20,
         ..V1
     };
 
-    /// vLLM 0.11.0 with the V1 engine. Its page was captured from its own statistics logger, without
+    /// vLLM 0.11.0 with the V1 engine. Its page is what its own statistics logger wrote, without
     /// an engine.
     pub const VLLM_0_11: Dialect = Dialect {
         name: "vllm-0.11",
         version: "0.11.0",
-        is_captured: true,
+        evidence: Evidence::Written,
         content_type: TEXT_1,
         families: FAMILIES_0_11,
         ..V1
@@ -59,7 +63,7 @@ impl Dialect {
     pub const VLLM_0_9_1_V1: Dialect = Dialect {
         name: "vllm-0.9.1-v1",
         version: "0.9.1",
-        is_captured: true,
+        evidence: Evidence::Captured,
         content_type: TEXT_0,
         manners: Manners { gauges_stick_after_abort: true, hangs_on_sigterm: true },
         families: FAMILIES_0_9_1_V1,
@@ -70,7 +74,7 @@ impl Dialect {
     pub const VLLM_0_9_1_V0: Dialect = Dialect {
         name: "vllm-0.9.1-v0",
         version: "0.9.1",
-        is_captured: true,
+        evidence: Evidence::Captured,
         content_type: TEXT_0,
         manners: Manners { gauges_stick_after_abort: false, hangs_on_sigterm: true },
         families: FAMILIES_0_9_1_V0,
@@ -85,7 +89,7 @@ impl Dialect {
     pub const VLLM_RAY: Dialect = Dialect {
         name: "vllm-ray",
         version: "0.32.0",
-        is_captured: false,
+        evidence: Evidence::Uncaptured,
         content_type: TEXT_0,
         namespace: "ray_vllm_",
         families: FAMILIES_RAY,

@@ -1,7 +1,7 @@
 //! LMDeploy's families, those of its load, tokens and latency.
 //!
-//! Must not hold logic. Names, texts and labels are those of the page that LMDeploy 0.18's own code
-//! makes (`tests/data/pages`); under load none was captured. The buckets are the simulated engine's.
+//! Must not hold logic. Uncaptured: names, texts and labels are those of the page that LMDeploy
+//! 0.18's own code makes without an engine (`tests/data/pages`). The buckets are the simulated engine's.
 //! Where families are vLLM's, these stand here.
 
 use super::vllm::{

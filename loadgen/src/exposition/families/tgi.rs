@@ -1,12 +1,18 @@
 //! Text Generation Inference's families, those of its load, tokens and latency.
 //!
 //! Must not hold logic. Uncaptured: names and texts are those of TGI 3's source. Of the real page
-//! this one differs in three ways: the buckets are the simulated engine's, prefill and decode are
-//! one pass, and a prompt's length counts when its request ends instead of when it is accepted.
+//! this one differs in four ways: the buckets are the simulated engine's, prefill and decode are
+//! one pass, a prompt's length counts when its request ends instead of when it is accepted, and the
+//! count at arrival leaves out what was turned away.
 
-use super::{Family, Rows, Unit, family, steps, succeeded, waiting};
+use super::{Family, Rows, Unit, family, finished, steps, succeeded, waiting};
 
 pub(in crate::exposition) const ALL: &[Family] = &[
+    family(
+        "request_count",
+        "Total number of requests",
+        Rows::Counter(&[(&[], |rank| finished(rank) + rank.gauges.running as f64 + waiting(rank))]),
+    ),
     family("request_success", "Number of successful requests", Rows::Counter(&[(&[], succeeded)])),
     family(
         "request_failure",

@@ -107,7 +107,12 @@ pub(super) fn warnings(plan: &Plan, outcome: &Outcome, report: &Report) -> Vec<S
         ));
     }
     if plan.watches_engines && report.engines.iter().all(|look| look.running.is_none()) {
-        warnings.push("no URL has an engine's page at /metrics: nothing was seen of it".into());
+        warnings.push(
+            "not every URL has an engine's page at /metrics, /prometheus/metrics or /v1/metrics: \
+             nothing was seen of what runs and waits; known are vLLM (Ray's names too), SGLang, TGI, \
+             trtllm-serve, Triton with TensorRT-LLM, llama.cpp, LMDeploy and NIM"
+                .into(),
+        );
     }
     if plan.replicas.is_some() && report.elasticity.seen_share.unwrap_or(0.0) < LEAST_SEEN {
         warnings.push(

@@ -172,6 +172,12 @@ fn a_triton_counts_a_request_once_whatever_models_it_passes_through() {
     assert_eq!(sample.prompt_tokens, Some(4_000.0));
     assert_eq!(sample.finished_generated_tokens, Some(8_000.0));
     assert_eq!(sample.generated_tokens, None);
+    // The backend's series once more, under the ensemble's name.
+    let under = |line: &str| line.replace("model=\"tensorrt_llm\"", "model=\"ensemble\"");
+    let again = page.lines().filter(|line| line.starts_with("nv_trt_llm")).map(under);
+    let again: Vec<String> = again.collect();
+    assert_eq!(again.len(), 11, "{again:?}");
+    assert_eq!(sample_of(EngineFamily::Triton, &(page + &again.join("\n") + "\n")), sample);
 }
 
 #[test]
