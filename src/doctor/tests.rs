@@ -153,7 +153,7 @@ fn an_engine_whose_names_are_uncaptured_is_named_as_that() {
             "sglang",
             "Engine: SGLang 0.4 to 0.5.23; the names of its series are uncaptured: pages of\n",
         ),
-        ("nim", "are\n  uncaptured: its source alone\n"),
+        ("nim", "are uncaptured:\n  its source alone\n"),
     ] {
         assert!(page(engine).contains(words), "{}", page(engine));
         assert!(page(engine).lines().all(|line| line.chars().count() <= 80));

@@ -29,12 +29,16 @@ pub struct Elasticity {
     pub lost: u64,
     /// Requests whose first token came later than the SLO allows, or had not come by the end.
     pub held: u64,
+    /// Of those that failed, answers that had begun and were cut short, as by a replica that goes.
+    pub cut: u64,
     /// Request-seconds spent waiting for first tokens beyond the SLO.
     pub slo_violation_area_s: f64,
     /// The share of the time, of that with requests due, in which one was lost or held.
     pub slo_violation_time_share: Option<f64>,
     /// Changes of the number of replicas, with what was lost and held near them.
     pub scale_events: Vec<ScaleEvent>,
+    /// How often the number turned from rising to falling, or back.
+    pub reversals: usize,
     /// Replica-seconds while requests were due that count, as far as they were seen.
     pub replica_seconds: Option<f64>,
     /// The share of that time in which the number of replicas was seen.
@@ -57,6 +61,8 @@ pub struct ScaleEvent {
     pub lost: u64,
     /// Requests held, likewise.
     pub held: u64,
+    /// Answers that were cut short nearest to this change, within two minutes.
+    pub cut: u64,
     /// The longest time to first token among these, in seconds.
     pub worst_ttft_s: Option<f64>,
 }
@@ -68,7 +74,7 @@ pub fn elasticity(outcome: &Outcome, total: &Class, plan: &Plan) -> Elasticity {
     let changes = outcome.replicas.changes();
     let mut events = scale_events(changes);
     let width_s = record.timeline.width_s();
-    let (mut held, mut bins_due, mut bins_bad) = (0, 0_u32, 0_u32);
+    let (mut held, mut cut, mut bins_due, mut bins_bad) = (0, 0, 0_u32, 0_u32);
     let (mut in_flight, mut silence, mut longest_silence) = (0_u64, 0_u32, 0_u32);
     for (t_s, bin) in record.timeline.bins() {
         held += bin.late;
@@ -78,7 +84,8 @@ pub fn elasticity(outcome: &Outcome, total: &Class, plan: &Plan) -> Elasticity {
         silence = if is_silent { silence + 1 } else { 0 };
         longest_silence = longest_silence.max(silence);
         in_flight = (in_flight + bin.sent).saturating_sub(bin.ended);
-        if bin.failed + bin.late == 0 {
+        cut += bin.cut;
+        if bin.failed + bin.late + bin.cut == 0 {
             continue;
         }
         let middle_s = t_s + width_s / 2.0;
@@ -89,6 +96,7 @@ pub fn elasticity(outcome: &Outcome, total: &Class, plan: &Plan) -> Elasticity {
         if let Some(event) = nearest {
             event.lost += bin.failed;
             event.held += bin.late;
+            event.cut += bin.cut;
             if bin.worst_ttft_s > 0.0 {
                 let worst_s = event.worst_ttft_s.unwrap_or(0.0).max(bin.worst_ttft_s);
                 event.worst_ttft_s = Some(worst_s);
@@ -107,8 +115,10 @@ pub fn elasticity(outcome: &Outcome, total: &Class, plan: &Plan) -> Elasticity {
         longest_silence_s: f64::from(longest_silence) * width_s,
         lost: total.n_errors(),
         held,
+        cut,
         slo_violation_area_s: total.violation_s,
         slo_violation_time_share: (bins_due > 0).then(|| f64::from(bins_bad) / f64::from(bins_due)),
+        reversals: reversals(&events),
         scale_events: events,
         replica_seconds: seen_share.map(|_| replica_s),
         seen_share,
@@ -126,9 +136,14 @@ fn scale_events(changes: &[(f64, Option<u32>)]) -> Vec<ScaleEvent> {
     let mut last = seen.next().map(|(_, count)| count);
     seen.filter_map(|(at_s, to)| {
         let from = last.replace(to).filter(|from| *from != to)?;
-        Some(ScaleEvent { at_s, from, to, lost: 0, held: 0, worst_ttft_s: None })
+        Some(ScaleEvent { at_s, from, to, lost: 0, held: 0, cut: 0, worst_ttft_s: None })
     })
     .collect()
+}
+
+fn reversals(events: &[ScaleEvent]) -> usize {
+    let turns = |pair: &&[ScaleEvent]| matches!(pair, [a, b] if (a.to > a.from) != (b.to > b.from));
+    events.windows(2).filter(turns).count()
 }
 
 #[cfg(test)]
@@ -144,5 +159,15 @@ mod tests {
         assert!(events(&[(0.0, None), (1.0, Some(2)), (5.0, None), (6.0, Some(2))]).is_empty());
         assert_eq!(events(&[(0.0, Some(0)), (1.0, Some(2)), (2.0, Some(0))]), [(0, 2), (2, 0)]);
         assert!(events(&[]).is_empty());
+    }
+    #[test]
+    fn a_count_that_goes_up_and_down_reverses_each_time() {
+        let turned = |counts: &[u32]| {
+            let changes = counts.iter().enumerate().map(|(at, count)| (at as f64, Some(*count)));
+            reversals(&scale_events(&changes.collect::<Vec<_>>()))
+        };
+        assert_eq!(turned(&[1, 2, 3, 5]), 0);
+        assert_eq!(turned(&[1, 3, 2, 1, 4]), 2);
+        assert_eq!(turned(&[1]), 0);
     }
 }

@@ -336,6 +336,7 @@ impl Record {
         *self.classes[class].errors.entry(fault.failure).or_default() += 1;
         self.examples.entry(fault.failure).or_insert(fault.example);
         self.timeline.at(ended.due_s).failed += 1;
+        self.timeline.at(ended.at_s).cut += u64::from(fault.failure == Failure::CutShort);
         self.without_token(class, slo, ended);
         self.ended(ended);
     }

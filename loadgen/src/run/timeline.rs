@@ -36,6 +36,8 @@ pub struct Bin {
     pub completed: u64,
     /// Pieces of answers with text, when they came.
     pub events: u64,
+    /// Answers that had begun and were cut short, when they were.
+    pub cut: u64,
     ttft: [u32; TTFT_BINS],
 }
 
@@ -50,6 +52,7 @@ impl Bin {
         ended: 0,
         completed: 0,
         events: 0,
+        cut: 0,
         ttft: [0; TTFT_BINS],
     };
 
@@ -94,6 +97,7 @@ impl Bin {
         self.ended += other.ended;
         self.completed += other.completed;
         self.events += other.events;
+        self.cut += other.cut;
         for (own, other) in self.ttft.iter_mut().zip(other.ttft) {
             *own = own.saturating_add(other);
         }

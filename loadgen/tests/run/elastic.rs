@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::server::{Act, Server, plain, stream};
+use super::server::{Act, Server, plain, stream, stream_head, token};
 use super::{at, report};
 
 /// A gateway that holds what comes until there have been 41 requests, the last of them due after two
@@ -54,6 +54,31 @@ fn a_wake_from_zero_is_timed_and_its_requests_are_held_or_lost() {
     // less 1.65 for those that were refused.
     let area = at(&report, "/elasticity/slo_violation_area_s");
     assert!(area >= 21.5, "{area}");
+}
+
+/// The 40th request comes as one of two replicas goes, and five streams are cut.
+#[test]
+fn streams_that_a_replica_takes_with_it_are_cut_at_that_change() {
+    let has_gone = AtomicBool::new(false);
+    let server = Server::start(move |asked| {
+        if asked.path == "/scale" {
+            let replicas = if has_gone.load(Ordering::Relaxed) { "1" } else { "2" };
+            return vec![plain("200 OK", "text/plain", replicas)];
+        }
+        has_gone.fetch_or(asked.number >= 40, Ordering::Relaxed);
+        match asked.number {
+            40..45 => vec![stream_head(), token("m"), Act::Close],
+            _ => stream(asked, 2, Duration::ZERO),
+        }
+    });
+    let url = server.url();
+    let load = "--rate 20 --duration 4s --arrival constant";
+    let report = report(&url, &format!("{load} --replicas-url {url}/scale"));
+    assert_eq!(report["errors_by_class"], json!({"cut_short": 5}));
+    let elasticity = &report["elasticity"];
+    assert_eq!((&elasticity["cut"], &elasticity["reversals"]), (&json!(5), &json!(0)));
+    let event = &elasticity["scale_events"][0];
+    assert_eq!((&event["from"], &event["to"], &event["cut"]), (&json!(2), &json!(1), &json!(5)));
 }
 
 /// The second half of four seconds counts, and a request that hangs keeps the run going for two

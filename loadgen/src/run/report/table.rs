@@ -219,8 +219,9 @@ fn elasticity(text: &mut String, elasticity: &Elasticity) {
     push(
         text,
         format_args!(
-            "lost {}, held {}; {} request-seconds beyond the SLO, in {} of the time",
+            "lost {} ({} cut short), held {}; {} request-s beyond the SLO, in {} of the time",
             elasticity.lost,
+            elasticity.cut,
             elasticity.held,
             significant(elasticity.slo_violation_area_s),
             percent(elasticity.slo_violation_time_share)
@@ -231,11 +232,12 @@ fn elasticity(text: &mut String, elasticity: &Elasticity) {
         push(
             text,
             format_args!(
-                "  at {:>7.1} s: {} → {} replicas, {} lost, {} held, worst TTFT {}",
+                "  at {:>7.1} s: {} → {} replicas, {} lost, {} cut, {} held, worst TTFT {}",
                 event.at_s,
                 event.from,
                 event.to,
                 event.lost,
+                event.cut,
                 event.held,
                 seconds(event.worst_ttft_s)
             ),

@@ -176,7 +176,7 @@ fn a_triton_counts_a_request_once_whatever_models_it_passes_through() {
     let under = |line: &str| line.replace("model=\"tensorrt_llm\"", "model=\"ensemble\"");
     let again = page.lines().filter(|line| line.starts_with("nv_trt_llm")).map(under);
     let again: Vec<String> = again.collect();
-    assert_eq!(again.len(), 11, "{again:?}");
+    assert_eq!(again.len(), 12, "{again:?}");
     assert_eq!(sample_of(EngineFamily::Triton, &(page + &again.join("\n") + "\n")), sample);
 }
 
