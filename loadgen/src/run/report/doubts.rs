@@ -59,7 +59,9 @@ pub(super) fn warnings(plan: &Plan, outcome: &Outcome, report: &Report) -> Vec<S
     }
     let (begin_s, end_s) = (plan.warmup_s, plan.warmup_s + report.duration_s);
     let within = |point: &&Point| (begin_s..end_s).contains(&point.t_s);
-    if is_growing(&report.timeline.iter().filter(within).collect::<Vec<_>>()) {
+    // The report's own points are as wide as the wait for the last answers makes them.
+    let points = outcome.record.timeline.points();
+    if is_growing(&points.iter().filter(within).collect::<Vec<_>>()) {
         warnings.push(
             "more and more requests were open though no more were due: the load is more than is \
              carried, or the run too short for answers that take so long"
