@@ -4,6 +4,7 @@
 
 mod checks;
 pub(crate) mod client;
+mod progress;
 mod rehearsal;
 mod report;
 
@@ -17,6 +18,7 @@ use crate::files::{self, MAX_PEM_BYTES};
 use crate::proto::ScaledObjectRef;
 use checks::{Context, Faulty, How, Rule, SpecStream};
 use client::{Failure, Scaler, Tls};
+use progress::Progress;
 use report::Report;
 
 /// Checks an external scaler against what KEDA expects of it.
@@ -286,45 +288,6 @@ fn read(flag: &'static str, path: &Path) -> Result<String, Error> {
         path: path.to_owned(),
         source,
     })
-}
-
-/// How far the run is.
-struct Progress<'a> {
-    out: &'a mut dyn Write,
-    is_terminal: bool,
-    n_done: usize,
-    n_all: usize,
-    /// The first letter of the last rule's id.
-    group: Option<char>,
-}
-
-impl Progress<'_> {
-    fn new(n_all: usize, out: &mut dyn Write) -> Progress<'_> {
-        let is_terminal = std::io::stderr().is_terminal();
-        Progress { out, is_terminal, n_done: 0, n_all, group: None }
-    }
-
-    fn step(&mut self, id: &str) -> Result<(), std::io::Error> {
-        self.n_done += 1;
-        let last_group = std::mem::replace(&mut self.group, id.chars().next());
-        if self.is_terminal || self.group != last_group {
-            self.say(&format!("check {} of {}: {id}", self.n_done, self.n_all))?;
-        }
-        Ok(())
-    }
-
-    fn clear(&mut self) -> Result<(), std::io::Error> {
-        if self.is_terminal { self.say("") } else { Ok(()) }
-    }
-
-    fn say(&mut self, text: &str) -> Result<(), std::io::Error> {
-        if self.is_terminal {
-            write!(self.out, "\r\x1b[2K{text}")?;
-        } else {
-            writeln!(self.out, "{text}")?;
-        }
-        self.out.flush()
-    }
 }
 
 fn key_and_value(text: &str) -> Result<(String, String), Error> {

@@ -171,15 +171,19 @@ pub async fn run(args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     }
 }
 
-/// What is printed of a snapshot, and what of it counts as said: of a text all but its ages, of JSON
-/// the number of the decision.
+/// What is printed of a snapshot, and what of it counts as said: of a text all but its ages, with the
+/// durations that are none (settings, what was learned); of JSON the number of the decision.
 fn page(snapshot: &Snapshot, mut body: Vec<u8>, format: Format) -> io::Result<(Vec<u8>, String)> {
     match format {
         Format::Text => {
             let mut page = Vec::new();
             print(snapshot, &mut page)?;
+            let learned = snapshot.decision.as_deref().map(|decision| {
+                let inputs = &decision.inputs;
+                (inputs.hold_ms, inputs.cold_start_ms)
+            });
             let said = without_ages(&String::from_utf8_lossy(&page));
-            Ok((page, said))
+            Ok((page, format!("{said} {learned:?} {:?}", snapshot.policy)))
         }
         Format::Json => {
             body.push(b'\n');

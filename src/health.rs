@@ -9,8 +9,9 @@ use crate::clock::Clock;
 use crate::decision::Moment;
 
 /// A loop that has not come round for this long is hung. Ticks are due every second or less often
-/// than every 15 s, so two slow ticks fit; the probe's own three failures at 10 s come on top, and
-/// together they stay well within the 300 s after which KEDA could scale a silent target to zero.
+/// than every 15 s, so two slow ticks fit; the probe's own three failures at 5 s and its grace come on
+/// top, and together they stay well within the cool-down after which KEDA could scale a silent target to
+/// zero.
 pub const HUNG_AFTER_MS: u64 = 45_000;
 
 /// The state behind `/livez` and `/readyz`; cheap to clone.
@@ -45,7 +46,8 @@ impl Health {
         Health(Arc::new(Inner { clock, hung_after_ms, ready, pulses }))
     }
 
-    /// Says whether every known workload has a published or restored answer.
+    /// Says whether this process can answer: the workloads are listed, and among several replicas its
+    /// answers are the leader's.
     pub fn set_ready(&self, ready: bool) {
         self.0.ready.store(ready, Ordering::Release);
     }

@@ -4,6 +4,7 @@
 //! is rebuilt beside them. The lock here is taken by writers of the inventory and by readers of
 //! the list of all trackers, never by a look-up of a known trigger.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -12,81 +13,24 @@ use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
 use crate::clock::Clock;
-use crate::decision::Moment;
+use crate::decision::{Answer, Moment};
 use crate::inventory::{Inventory, Workload, WorkloadKey};
 use crate::trigger::{self, Faults, Policy};
 
 mod key;
+mod rpc;
 #[cfg(test)]
 mod tests;
 mod tracker;
 mod variants;
 
 pub use key::TrackerKey;
+pub use rpc::{Caller, Rpc};
 pub use tracker::{OpenStream, Published, Tracker};
 
+pub use variants::Untracked;
+
 use variants::Variants;
-
-/// Who calls: an HPA query carries a deadline, a poll or reconcile of KEDA does not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Caller {
-    /// KEDA's own loop.
-    Poll,
-    /// The HPA, through KEDA.
-    Hpa,
-}
-
-impl Caller {
-    /// Both, in order.
-    pub const ALL: [Caller; 2] = [Caller::Poll, Caller::Hpa];
-
-    /// The metric label.
-    #[must_use]
-    pub fn label(self) -> &'static str {
-        match self {
-            Caller::Poll => "poll",
-            Caller::Hpa => "hpa",
-        }
-    }
-}
-
-/// The methods of KEDA's contract.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Rpc {
-    /// `GetMetricSpec`.
-    GetMetricSpec,
-    /// `GetMetrics`.
-    GetMetrics,
-    /// `IsActive`.
-    IsActive,
-    /// `StreamIsActive`.
-    StreamIsActive,
-    /// `StreamMetricSpec`.
-    StreamMetricSpec,
-}
-
-impl Rpc {
-    /// All, in the order in which KEDA asks.
-    pub const ALL: [Rpc; 5] = [
-        Rpc::GetMetricSpec,
-        Rpc::GetMetrics,
-        Rpc::IsActive,
-        Rpc::StreamIsActive,
-        Rpc::StreamMetricSpec,
-    ];
-
-    /// The metric label: the method's own name.
-    #[must_use]
-    pub fn label(self) -> &'static str {
-        match self {
-            Rpc::GetMetricSpec => "GetMetricSpec",
-            Rpc::GetMetrics => "GetMetrics",
-            Rpc::IsActive => "IsActive",
-            Rpc::StreamIsActive => "StreamIsActive",
-            Rpc::StreamMetricSpec => "StreamMetricSpec",
-        }
-    }
-}
 
 /// What the registry may hold.
 #[derive(Debug, Clone, Copy)]
@@ -297,6 +241,25 @@ impl Registry {
         Arc::clone(&listing.trackers)
     }
 
+    /// The trackers of one workload, that which counts for it first.
+    #[must_use]
+    pub fn trackers_of(&self, key: &WorkloadKey) -> Vec<Arc<Tracker>> {
+        let index = self.shared.index.load();
+        let Some(slot) = index.get(&key.namespace, &key.name) else { return Vec::new() };
+        let mut trackers = slot.variants.all().to_vec();
+        trackers
+            .sort_by_cached_key(|tracker| Reverse(precedence(tracker, &tracker.published.load())));
+        trackers
+    }
+
+    /// What one workload has of triggers that are not tracked; `None` where the workload is not known.
+    #[must_use]
+    pub fn untracked_of(&self, key: &WorkloadKey) -> Option<Untracked> {
+        let index = self.shared.index.load();
+        let slot = index.get(&key.namespace, &key.name)?;
+        Some(slot.variants.refused(&slot.workload))
+    }
+
     /// Signals each change of the set of trackers.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<u64> {
@@ -304,14 +267,16 @@ impl Registry {
     }
 
     /// Drops the triggers that the inventory does not list and that nobody has asked for, nor
-    /// holds a stream of, within [`Limits::idle_ms`]; those that it used to list, after a minute.
+    /// holds a stream of, within [`Limits::idle_ms`]; those that it used to list, after a minute. As
+    /// many as it lists with a `FromEnv` key stay: a call's values are all that tells them apart.
     pub fn drop_idle(&self) {
         let mut listing = self.listing();
         let index = self.shared.index.load();
         let now = self.shared.clock.now();
         let mut changed = false;
         for (_, slot) in index.iter() {
-            changed |= slot.variants.retire_idle(now, self.shared.limits.idle_ms);
+            let idle_ms = self.shared.limits.idle_ms;
+            changed |= slot.variants.retire_idle(&slot.workload, now, idle_ms);
         }
         if changed {
             self.shared.n_trackers.store(index.n_trackers(), Ordering::Relaxed);
@@ -337,6 +302,7 @@ impl Registry {
         };
         if old.is_none_or(|old| old.workload.triggers != workload.triggers) {
             *changed = true;
+            slot.variants.forget_refused();
             let listed = variants::listed(workload);
             slot.variants.set_listed(&listed, self.now());
             let mut trackers = Vec::new();
@@ -368,7 +334,7 @@ impl Registry {
         let workload = &slot.workload;
         let brought_by = metadata.clone().map(|(key, value)| (key.to_owned(), value.to_owned()));
         let policy = trigger::parse(metadata).map_err(|faults| {
-            if slot.variants.is_news(trigger) {
+            if slot.variants.refuse(trigger, &faults) {
                 let keys: Vec<_> = faults.iter().map(|fault| fault.key.as_str()).collect();
                 tracing::warn!(workload = %workload.key, ?keys, "trigger metadata refused");
             }
@@ -401,14 +367,26 @@ impl Registry {
         // Where all are full, only one in the place of another of its workload.
         let most = if is_full { 0 } else { limit };
         let workload = new.workload;
-        let tracker = variants
+        let (tracker, is_new) = variants
             .add(new, self.shared.clock, most)
             .ok_or_else(|| Refusal::Full { limit }.of(workload))?;
-        if !is_full {
+        if is_new && !is_full {
             self.shared.n_trackers.fetch_add(1, Ordering::Relaxed);
         }
         Ok(tracker)
     }
+}
+
+/// Which of a workload's triggers counts for it: that with the largest. KEDA and the HPA follow the
+/// largest answer; but none that only a call has brought, be it KEDA's or anybody's, comes before one
+/// that the inventory lists. Of equal ones it is the one with the smallest fingerprint.
+#[must_use]
+pub fn precedence(tracker: &Tracker, published: &Published) -> (bool, Option<u32>, Reverse<u64>) {
+    let want = match published.answer {
+        Answer::Value { want, .. } => Some(want),
+        Answer::Unavailable { .. } => None,
+    };
+    (tracker.is_listed(), want, Reverse(tracker.key.trigger))
 }
 
 impl Index {

@@ -355,7 +355,7 @@ impl Follow {
             log.offer(Record {
                 version: declog::VERSION,
                 workload: tracker.key.workload.to_string(),
-                trigger: format!("{:016x}", tracker.key.trigger),
+                trigger: tracker.key.trigger_id(),
                 spec: Arc::clone(&spec),
                 state: before,
                 observation: Arc::clone(&observation),

@@ -27,19 +27,18 @@ pub use access::{Access, TokenFile};
 pub use error::Error;
 pub use serve::{END_TIMEOUT, HEADER_TIMEOUT, MAX_CONNECTION_AGE, MAX_CONNECTIONS, serve};
 pub use view::{Asked, Cluster, Hpa, Member, Page, Snapshot, VoteText, Workload};
-pub use wake::{Wake, WakeRequests, WakeState};
+pub use wake::{Wake, WakeRequests, WakeState, take_wake};
 
 use access::Intent;
 use large::Large;
 use serve::Peer;
 
 use crate::clock::Clock;
-use crate::decision::Answer;
 use crate::health::Health;
 use crate::inventory::WorkloadKey;
 use crate::lead::Writes;
 use crate::metrics;
-use crate::registry::{Registry, Tracker};
+use crate::registry::{Registry, Tracker, TrackerKey};
 
 /// Workloads of one page where `limit` does not say: about 700 bytes each, so 350 KB.
 const PAGE_DEFAULT: usize = 500;
@@ -139,38 +138,45 @@ async fn workloads(
             .filter(|limit| (1..=PAGE_MAX).contains(limit))
             .ok_or_else(|| bad_query("limit", text, "a number from 1 to 5000"))?,
     };
-    if let Some(after) = query.after.as_deref().filter(|after| Position::parse(after).is_none()) {
-        let expected = "the `next` of the page before, namespace/name/trigger";
-        return Err(bad_query("after", after, expected));
-    }
+    let after = match &query.after {
+        None => None,
+        Some(text) => Some(position(text).ok_or_else(|| {
+            bad_query("after", text, "the `next` of the page before, namespace/name/trigger")
+        })?),
+    };
     let large = shared.large.clone();
-    let build = move || serde_json::to_vec(&page(&shared.api, &query, limit)).ok();
+    let build = move || {
+        let page = page(&shared.api, query.namespace.as_deref(), after.as_ref(), limit);
+        serde_json::to_vec(&page).ok()
+    };
     large.answer(HeaderValue::from_static("application/json"), build).await
 }
 
 /// The page of the list that was asked for.
-fn page(api: &Api, query: &ListQuery, limit: usize) -> Page {
-    let after = query.after.as_deref().and_then(Position::parse);
+fn page(api: &Api, namespace: Option<&str>, after: Option<&TrackerKey>, limit: usize) -> Page {
     let trackers = api.registry.trackers();
-    let mut matching: Vec<&Tracker> = trackers
-        .iter()
-        .map(|tracker| &**tracker)
-        .filter(|tracker| {
-            let key = &tracker.key.workload;
-            query.namespace.as_deref().is_none_or(|namespace| *key.namespace == *namespace)
-        })
-        .filter(|tracker| after.as_ref().is_none_or(|after| *after < Position::of(tracker)))
-        .collect();
-    matching.sort_unstable_by(|a, b| Position::of(a).cmp(&Position::of(b)));
-    let more = matching.len() > limit;
-    matching.truncate(limit);
+    let mut matching = trackers.iter().map(|tracker| &**tracker).filter(|tracker| {
+        namespace.is_none_or(|namespace| *tracker.key.workload.namespace == *namespace)
+            && after.is_none_or(|after| *after < tracker.key)
+    });
     let (now, inventory) = (api.clock.now(), api.registry.inventory());
-    let next = matching.last().filter(|_| more).map(|last| Position::of(last).to_string());
+    let mut last = None;
     let workloads = matching
-        .iter()
+        .by_ref()
+        .take(limit)
+        .inspect(|tracker| last = Some(&tracker.key))
         .map(|tracker| Workload::new(tracker, &tracker.published.load(), &inventory, now))
         .collect();
-    Page { workloads, next }
+    let next = last.filter(|_| matching.next().is_some());
+    Page { workloads, next: next.map(|key| format!("{}/{}", key.workload, key.trigger_id())) }
+}
+
+/// The place in the list that a page's `next` names.
+fn position(text: &str) -> Option<TrackerKey> {
+    let (namespace, rest) = text.split_once('/')?;
+    let (name, trigger) = rest.split_once('/')?;
+    let workload = WorkloadKey::new(namespace, name);
+    Some(TrackerKey { workload, trigger: u64::from_str_radix(trigger, 16).ok()? })
 }
 
 #[derive(Debug, Deserialize)]
@@ -188,8 +194,9 @@ async fn workload(
     let api = &shared.api;
     api.access.check(Intent::Read, peer, &headers).await?;
     let Query(query) = query.map_err(unreadable_query)?;
-    let trackers = find(&api.registry, &key(path)?)?;
-    let triggers: Vec<String> = trackers.iter().map(|tracker| view::trigger_id(tracker)).collect();
+    let key = key(path)?;
+    let trackers = find(&api.registry, &key)?;
+    let triggers: Vec<String> = trackers.iter().map(|tracker| tracker.key.trigger_id()).collect();
     let index = match &query.trigger {
         None => 0,
         Some(wanted) => triggers.iter().position(|trigger| trigger == wanted).ok_or_else(|| {
@@ -198,39 +205,8 @@ async fn workload(
     };
     let tracker = trackers.get(index).ok_or(Error::Internal)?;
     let inventory = api.registry.inventory();
-    Ok(Json(Snapshot::new(tracker, triggers, &inventory, api.clock.now())))
-}
-
-/// Records a wake and says where the workload is; for whoever decides.
-///
-/// # Errors
-///
-/// When the workload is not known.
-pub fn take_wake(
-    registry: &Registry,
-    wakes: &WakeRequests,
-    clock: Clock,
-    key: &WorkloadKey,
-) -> Result<Wake, Error> {
-    let trackers = find(registry, key)?;
-    let tracker = trackers.first().ok_or(Error::Internal)?;
-    let published = tracker.published.load_full();
-    let (now, inventory) = (clock.now(), registry.inventory());
-    let known = Workload::new(tracker, &published, &inventory, now);
-    let state = match (known.spec, known.ready) {
-        (_, Some(ready)) if ready > 0 => WakeState::Ready,
-        (Some(spec), _) if spec > 0 => WakeState::Starting,
-        (_, _) => WakeState::Waking,
-    };
-    if state == WakeState::Ready {
-        wakes.served(key);
-    }
-    let first_at = wakes.request(key, now);
-    // Fifty requests are one wake, and one line.
-    if first_at == now {
-        tracing::info!(workload = %key, state = state.label(), "wake requested");
-    }
-    Ok(Wake::new(key, state, published.decision.as_deref(), first_at, now))
+    let untracked = api.registry.untracked_of(&key).unwrap_or_default();
+    Ok(Json(Snapshot::new(tracker, triggers, &untracked, &inventory, api.clock.now())))
 }
 
 async fn request_wake(
@@ -259,23 +235,20 @@ async fn request_wake(
     Ok(response)
 }
 
-/// The trackers of a workload, the largest answer first.
+/// The trackers of a workload, at least one, that which counts for it first.
 fn find(registry: &Registry, key: &WorkloadKey) -> Result<Vec<Arc<Tracker>>, Error> {
-    let trackers = registry.trackers();
-    let mut found: Vec<Arc<Tracker>> =
-        trackers.iter().filter(|tracker| tracker.key.workload == *key).map(Arc::clone).collect();
-    if found.is_empty() {
-        let name = key.to_string().chars().take(520).collect();
-        return Err(Error::UnknownWorkload { name, known: known(&trackers) });
+    let found = registry.trackers_of(key);
+    if !found.is_empty() {
+        return Ok(found);
     }
-    let answered = |tracker: &Tracker| match tracker.published.load().answer {
-        Answer::Value { want, .. } => std::cmp::Reverse(Some(want)),
-        Answer::Unavailable { .. } => std::cmp::Reverse(None),
-    };
-    // KEDA and the HPA follow the largest of several triggers, so that one is shown first; but none
-    // that only a call has brought, be it KEDA's or anybody's, before one that the inventory lists.
-    found.sort_by_key(|tracker| (!tracker.is_listed(), answered(tracker), tracker.key.trigger));
-    Ok(found)
+    let name = key.to_string().chars().take(520).collect();
+    Err(match registry.untracked_of(key) {
+        Some(untracked) if !untracked.refused.is_empty() => {
+            Error::TriggerRefused { name, faults: view::refused(&untracked).join("; and ") }
+        }
+        Some(_) => Error::NotAsked { name },
+        None => Error::UnknownWorkload { name, known: known(&registry.trackers()) },
+    })
 }
 
 /// The first workloads by name, for whoever has misspelled one.
@@ -304,33 +277,6 @@ fn unreadable_query(rejection: QueryRejection) -> Error {
 
 fn bad_query(field: &'static str, value: &str, expected: &'static str) -> Error {
     Error::Query { field, value: value.chars().take(80).collect(), expected }
-}
-
-/// Where a tracker stands in the order of pages.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Position<'a> {
-    namespace: &'a str,
-    name: &'a str,
-    trigger: u64,
-}
-
-impl<'a> Position<'a> {
-    fn of(tracker: &'a Tracker) -> Position<'a> {
-        let key = &tracker.key.workload;
-        Position { namespace: &key.namespace, name: &key.name, trigger: tracker.key.trigger }
-    }
-
-    fn parse(text: &'a str) -> Option<Position<'a>> {
-        let (namespace, rest) = text.split_once('/')?;
-        let (name, trigger) = rest.split_once('/')?;
-        Some(Position { namespace, name, trigger: u64::from_str_radix(trigger, 16).ok()? })
-    }
-}
-
-impl std::fmt::Display for Position<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}/{:016x}", self.namespace, self.name, self.trigger)
-    }
 }
 
 #[cfg(test)]

@@ -22,6 +22,9 @@ use crate::proto::{MetricSpec, MetricValue, ScaledObjectRef};
 
 /// The hard bound of one answer. Errors that came after 1.5 s have scaled a target to zero.
 const ANSWER_LIMIT: Duration = Duration::from_secs(1);
+/// What an answer from memory may take beyond one of a method that does not exist: ten times the
+/// 10 ms that the slowest hundredth of the answers may take.
+const EXTRA_MAX: Duration = Duration::from_millis(100);
 /// How long is waited for what must come. Generous, because the client's machine or the way to the
 /// scaler may be busy: whether it came in time is judged by itself, by what it took.
 const ARRIVAL_LIMIT: Duration = Duration::from_secs(10);

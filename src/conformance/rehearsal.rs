@@ -27,7 +27,7 @@ const MESSAGES_MAX: usize = 1_000;
 pub(super) struct Transcript {
     pub(super) specs: Vec<Reply<Vec<MetricSpec>>>,
     pub(super) metrics: Vec<MetricsCall>,
-    pub(super) activity: Vec<Reply<bool>>,
+    pub(super) activity: Vec<ActivityCall>,
     /// One entry for each time that the stream was opened.
     pub(super) pushes: Vec<StreamLog<bool>>,
     /// The same of StreamMetricSpec.
@@ -37,8 +37,16 @@ pub(super) struct Transcript {
 /// One GetMetrics call.
 #[derive(Debug)]
 pub(super) struct MetricsCall {
+    pub(super) role: Role,
     pub(super) metric_name: String,
     pub(super) reply: Reply<Vec<MetricValue>>,
+}
+
+/// One IsActive call.
+#[derive(Debug)]
+pub(super) struct ActivityCall {
+    pub(super) role: Role,
+    pub(super) reply: Reply<bool>,
 }
 
 /// What came over one stream until it ended or the rehearsal did.
@@ -71,7 +79,9 @@ impl Transcript {
 
     /// The answered activities with the moment of the call.
     pub(super) fn answered_activity(&self) -> impl Iterator<Item = (Instant, bool)> {
-        self.activity.iter().filter_map(|reply| Some((reply.at, *reply.result.as_ref().ok()?)))
+        self.activity
+            .iter()
+            .filter_map(|call| Some((call.reply.at, *call.reply.result.as_ref().ok()?)))
     }
 }
 
@@ -112,7 +122,7 @@ pub(super) async fn play(scaler: &Scaler, duration: Duration) -> Result<Transcri
     transcript.specs.push(reconciled);
     transcript.specs.sort_by_key(|reply| reply.at);
     transcript.metrics.sort_by_key(|call| call.reply.at);
-    transcript.activity.sort_by_key(|reply| reply.at);
+    transcript.activity.sort_by_key(|call| call.reply.at);
     transcript.pushes = pushes;
     transcript.spec_pushes = spec_pushes;
     Ok(transcript)
@@ -202,11 +212,11 @@ impl Operator<'_> {
     ) -> Result<(), Failure> {
         let reply = self.connection.metrics(role, self.scaled_object, metric_name).await;
         let outcome = reply.result.clone();
-        transcript.metrics.push(MetricsCall { metric_name: metric_name.to_owned(), reply });
+        transcript.metrics.push(MetricsCall { role, metric_name: metric_name.to_owned(), reply });
         outcome?;
         let reply = self.connection.is_active(role, self.scaled_object).await;
         let outcome = reply.result.clone();
-        transcript.activity.push(reply);
+        transcript.activity.push(ActivityCall { role, reply });
         outcome.map(|_activity| ())
     }
 }

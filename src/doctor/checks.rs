@@ -21,7 +21,7 @@ pub(super) use prometheus::load_names;
 pub(super) use start::seen_starts_ms;
 
 /// Every check, in the order in which findings are told.
-pub const CHECKS: [Check; 51] = [
+pub const CHECKS: [Check; 52] = [
     Check { id: "bad-metadata", look: triggers::bad_metadata },
     Check { id: "no-such-service", look: address::no_such_service },
     Check { id: "headless-service", look: address::headless_service },
@@ -52,6 +52,7 @@ pub const CHECKS: [Check; 51] = [
     Check { id: "polled-wake", look: zero::polled_wake },
     Check { id: "short-cooldown", look: zero::short_cooldown },
     Check { id: "idle-cooldown", look: zero::idle_cooldown },
+    Check { id: "idle-count-without-effect", look: zero::idle_count },
     Check { id: "no-initial-cooldown", look: zero::no_initial_cooldown },
     Check { id: "cold-start-above-slo", look: zero::cold_start_above_slo },
     Check { id: "fallback-of-zero", look: fallback::of_zero },

@@ -134,6 +134,7 @@ fn without_facts_a_check_is_told_as_not_made_and_nothing_is_found() {
             "polled-wake",
             "short-cooldown",
             "idle-cooldown",
+            "idle-count-without-effect",
             "no-initial-cooldown",
             "fallback-of-zero",
             "fallback-never-fires",
@@ -187,7 +188,7 @@ kubectl patch scaledobject llm -n team-a --type json -p '
   path: /spec/cooldownPeriod
   value: 600'
 
-48 checks in order, 2 not looked at
+49 checks in order, 2 not looked at
   you may not read nodes (max-beyond-gpus, nodes-taken-away)
 "
     );

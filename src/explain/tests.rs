@@ -8,6 +8,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::*;
 use crate::clock::Clock;
+use crate::decision::Spec;
+use crate::registry::Untracked;
 use crate::telemetry::ErrorChain;
 use crate::web::fixtures::{api, publish, registry, tracker, wanting, workload as known};
 use crate::web::{Access, router, serve};
@@ -178,6 +180,28 @@ fn only_ages_are_left_out_of_what_was_said() {
     {
         assert!(is_new(before, now), "{before}, {now}");
     }
+}
+
+#[test]
+fn a_duration_that_is_no_age_is_said() {
+    let registry = registry([known("prod", "llm")]);
+    let tracker = tracker(&registry, "prod", "llm");
+    let said = |hold_ms, slo_ttft_ms, age_ms: u64| {
+        let mut decision = wanting(3);
+        decision.inputs.hold_ms = hold_ms;
+        publish(&tracker, Clock::start(), 1, decision);
+        let mut published = (**tracker.published.load()).clone();
+        published.spec = Some(Arc::new(Spec { slo_ttft_ms, ..Spec::default() }));
+        tracker.publish(published);
+        let now = tracker.published.load().at.plus_millis(age_ms);
+        let none = Untracked::default();
+        let snapshot = Snapshot::new(&tracker, Vec::new(), &none, &registry.inventory(), now);
+        page(&snapshot, Vec::new(), Format::Text).unwrap().1
+    };
+    let before = said(600_000, 2_000, 1_000);
+    assert_eq!(said(600_000, 2_000, 3_000), before, "an age alone");
+    assert_ne!(said(1_200_000, 2_000, 1_000), before, "another hold");
+    assert_ne!(said(600_000, 3_000, 1_000), before, "another SLO");
 }
 
 #[tokio::test]

@@ -40,6 +40,12 @@ pub fn print(snapshot: &Snapshot, out: &mut dyn Write) -> io::Result<()> {
             wrapped(out, "  ", "    ", sentence)?;
         }
     }
+    if !snapshot.refused.is_empty() {
+        writeln!(out, "\nTrigger metadata that is refused")?;
+        for faults in &snapshot.refused {
+            wrapped(out, "  ", "    ", faults)?;
+        }
+    }
     let said = snapshot.cluster.iter().flat_map(|cluster| &cluster.said);
     for (index, sentence) in said.enumerate() {
         if index == 0 {

@@ -16,6 +16,9 @@ pub const METRIC_NAME: &str = "wanted-replicas";
 /// reach the HPA only with the next reconcile.
 const TARGET: i32 = 1;
 
+/// The largest value that is ever told: the HPA counts in thousandths of an int64, and sums.
+const VALUE_MAX: u32 = 1_000_000_000;
+
 pub(super) fn metric_spec() -> proto::GetMetricSpecResponse {
     let spec = proto::MetricSpec {
         metric_name: METRIC_NAME.to_owned(),
@@ -26,6 +29,7 @@ pub(super) fn metric_spec() -> proto::GetMetricSpecResponse {
 }
 
 pub(super) fn metrics(want: u32) -> proto::GetMetricsResponse {
+    let want = want.min(VALUE_MAX);
     let value = proto::MetricValue {
         metric_name: METRIC_NAME.to_owned(),
         metric_value: i64::from(want),
@@ -102,15 +106,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_number_fields_agree_and_the_target_is_one() {
+    fn the_target_is_one_in_both_fields() {
         let spec = metric_spec();
         assert_eq!(spec.metric_specs.len(), 1);
         assert_eq!(spec.metric_specs[0].target_size, 1);
         assert_eq!(spec.metric_specs[0].target_size_float.to_bits(), 1.0_f64.to_bits());
-        for want in [0, 1, 7, 1_000, u32::MAX] {
-            let value = &metrics(want).metric_values[0];
-            assert_eq!(value.metric_value, i64::from(want));
-            assert_eq!(value.metric_value_float.to_bits(), f64::from(want).to_bits());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn a7_a8_a_value_is_a_whole_number_within_0_and_1e9_in_both_fields(want: u32) {
+            let response = metrics(want);
+            assert_eq!(response.metric_values.len(), 1);
+            let value = &response.metric_values[0];
+            assert_eq!(value.metric_value, i64::from(want).min(1_000_000_000));
+            assert!((0.0..=1e9).contains(&value.metric_value_float));
+            assert_eq!(value.metric_value_float.to_bits(), (value.metric_value as f64).to_bits());
         }
     }
 

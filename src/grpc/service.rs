@@ -215,11 +215,52 @@ pub(super) fn jittered(base: Duration) -> Duration {
 mod tests {
     use super::*;
 
-    #[test]
-    fn c2_a_panic_in_a_method_becomes_internal() {
-        let status = guarded::<()>(|| panic!("secret detail")).unwrap_err();
-        assert_eq!(status.code(), tonic::Code::Internal);
-        assert!(!status.message().contains("secret"));
+    /// Panics where a trigger's metadata is refused, in the midst of each method.
+    struct Panics;
+
+    impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Panics {
+        fn on_event(
+            &self,
+            event: &tracing::Event<'_>,
+            _context: tracing_subscriber::layer::Context<'_, S>,
+        ) {
+            assert_ne!(*event.metadata().level(), tracing::Level::WARN, "secret detail");
+        }
+    }
+
+    #[tokio::test]
+    async fn c2_a_panic_in_any_method_becomes_internal() {
+        let service = Service {
+            registry: crate::web::fixtures::registry([crate::web::fixtures::workload("ns", "a")]),
+            metrics: RpcMetrics::default(),
+            streams_end: CancellationToken::new(),
+            stream_age: Duration::from_secs(600),
+        };
+        let bad = |key: &str| ScaledObjectRef {
+            name: "a".to_owned(),
+            namespace: "ns".to_owned(),
+            scaler_metadata: [(key.to_owned(), "x".to_owned())].into(),
+        };
+        let metrics = GetMetricsRequest {
+            scaled_object_ref: Some(bad("b")),
+            metric_name: convert::METRIC_NAME.to_owned(),
+        };
+        let subscriber = tracing_subscriber::layer::SubscriberExt::with(
+            tracing_subscriber::Registry::default(),
+            Panics,
+        );
+        let _panicking = tracing::subscriber::set_default(subscriber);
+        let answers = [
+            service.get_metric_spec(Request::new(bad("a"))).await.err(),
+            service.get_metrics(Request::new(metrics)).await.err(),
+            service.is_active(Request::new(bad("c"))).await.err(),
+            service.stream_is_active(Request::new(bad("d"))).await.err(),
+        ];
+        for (method, status) in Rpc::ALL.into_iter().zip(answers) {
+            let status = status.unwrap();
+            assert_eq!(status.code(), tonic::Code::Internal, "{method:?}: {status}");
+            assert!(!status.message().contains("secret"), "{status}");
+        }
     }
 
     #[test]

@@ -197,6 +197,25 @@ fn of_two_triggers_the_larger_answer_is_shown_once() {
 }
 
 #[test]
+fn of_two_triggers_with_equal_answers_the_one_that_the_api_shows_first_is_shown() {
+    let mut two = workload("prod", "llm");
+    two.triggers.push([("profile".to_owned(), "batch".to_owned())].into());
+    let key = two.key.clone();
+    let registry = registry([two]);
+    let clock = Clock::start();
+    for (tracker, score) in registry.trackers().iter().zip([20.0, 60.0]) {
+        let mut decision = wanting(3);
+        decision.inputs.ghost_score = Some(score);
+        publish(tracker, clock, 1, decision);
+    }
+    let first = registry.trackers_of(&key).remove(0);
+    let shown = first.published.load().decision.as_ref().unwrap().inputs.ghost_score.unwrap();
+    let page = Page::new(&Metrics::default(), registry, clock).render(Format::Text).unwrap();
+    let scores = values(&page, "ghostscaler_workload_ghost_score");
+    assert_eq!(scores, [(r#"namespace="prod",name="llm""#.to_owned(), shown)]);
+}
+
+#[test]
 fn readings_are_counted_by_state_and_cause() {
     let readings = values(&page(Format::Text), "ghostscaler_engine_readings");
     assert_eq!(

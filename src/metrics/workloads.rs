@@ -14,7 +14,7 @@ use super::Described;
 use crate::clock::Clock;
 use crate::decision::{Answer, Inputs, Moment, Reading, Why};
 use crate::inventory::WorkloadKey;
-use crate::registry::{Caller, Published, Registry, Rpc, Tracker};
+use crate::registry::{Caller, Published, Registry, Rpc, Tracker, precedence};
 use crate::web::words;
 
 const WORKLOAD: &[&str] = &["namespace", "name"];
@@ -101,9 +101,7 @@ impl Collector {
         Collector { registry, clock }
     }
 
-    /// One row a workload. Of several triggers the one with the largest answer counts, as it does
-    /// for the HPA, but none that only a call has brought beside one that the inventory lists; series
-    /// of both would collide.
+    /// One row a workload, of the trigger that counts for it; series of several would collide.
     fn rows(&self) -> Vec<Row> {
         let mut rows: BTreeMap<WorkloadKey, Row> = BTreeMap::new();
         for tracker in self.registry.trackers().iter() {
@@ -114,7 +112,8 @@ impl Collector {
                     entry.insert(row);
                 }
                 std::collections::btree_map::Entry::Occupied(mut entry) => {
-                    if row.rank() > entry.get().rank() {
+                    let rank = |row: &Row| precedence(&row.tracker, &row.published);
+                    if rank(&row) > rank(entry.get()) {
                         entry.insert(row);
                     }
                 }
@@ -125,11 +124,6 @@ impl Collector {
 }
 
 impl Row {
-    fn rank(&self) -> (bool, Option<u32>, u64) {
-        let tracker = &self.tracker;
-        (tracker.is_listed(), self.answered().map(|(want, _)| want), tracker.key.trigger)
-    }
-
     fn answered(&self) -> Option<(u32, bool)> {
         match self.published.answer {
             Answer::Value { want, active } => Some((want, active)),

@@ -16,9 +16,17 @@ pub struct TrackerKey {
     pub trigger: u64,
 }
 
+impl TrackerKey {
+    /// The trigger as a person and `?trigger=` name it: 16 hex digits.
+    #[must_use]
+    pub fn trigger_id(&self) -> String {
+        format!("{:016x}", self.trigger)
+    }
+}
+
 impl std::fmt::Display for TrackerKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}#{:016x}", self.workload, self.trigger)
+        write!(f, "{}#{}", self.workload, self.trigger_id())
     }
 }
 

@@ -184,6 +184,18 @@ fn b7_the_number_of_trackers_is_bounded() {
 }
 
 #[test]
+fn a_trigger_that_two_first_calls_bring_at_once_counts_once() {
+    let (variants, workload) = (Variants::default(), workload("a", Some(1), &[&[]]));
+    let add = || {
+        let policy = Arc::default();
+        let new = variants::New { workload: &workload, trigger: 7, policy, brought_by: None };
+        variants.add(new, Clock::start(), 16).unwrap().1
+    };
+    assert!(add());
+    assert!(!add());
+}
+
+#[test]
 fn a_listed_trigger_takes_the_place_of_what_calls_have_brought() {
     let limits = Limits { trackers_per_workload: 3, ..Limits::default() };
     let registry = Registry::new(limits, Clock::start());
@@ -249,6 +261,48 @@ async fn an_unlisted_trigger_is_dropped_ten_minutes_after_its_last_call() {
     drop(held);
     registry.drop_idle();
     assert_eq!(registry.trackers().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_values_of_a_trigger_from_the_environment_outlive_a_long_absence_of_keda() {
+    let from_env: &[(&str, &str)] = &[("sloTtftFromEnv", "VARIABLE")];
+    let registry = registry(&[workload("a", Some(1), &[from_env])]);
+    call(&registry, "a", &[("sloTtftFromEnv", "3s")]).unwrap();
+    tokio::time::advance(Duration::from_secs(10)).await;
+    let now = call(&registry, "a", &[("sloTtftFromEnv", "4s")]).unwrap();
+    tokio::time::advance(Duration::from_secs(3_600)).await;
+    registry.drop_idle();
+    // The older value goes; that which KEDA asked with last is what the inventory lists.
+    let trackers = registry.trackers();
+    assert_eq!(trackers.len(), 1);
+    assert!(Arc::ptr_eq(&trackers[0], &now));
+    // Nothing lists it any more.
+    registry.set_inventory(inventory(&[workload("a", Some(1), &[&[("sloTtft", "9s")]])]));
+    registry.drop_idle();
+    assert!(registry.trackers().iter().all(|tracker| tracker.is_listed()));
+}
+
+#[test]
+fn what_is_refused_is_told_whole_wherever_it_came_from() {
+    let listed: &[(&str, &str)] = &[("sloTtft", "soon"), ("engine", "vlm")];
+    let from_env: &[(&str, &str)] = &[("sloTpotFromEnv", "VARIABLE")];
+    let both = registry(&[workload("a", Some(1), &[listed, from_env]), workload("b", None, &[])]);
+    let keys = |registry: &Registry, name: &str| {
+        let untracked = registry.untracked_of(&WorkloadKey::new("ns", name)).unwrap();
+        let keys = |faults: &Faults| faults.iter().map(|it| it.key.clone()).collect::<Vec<_>>();
+        (untracked.refused.iter().map(keys).collect::<Vec<_>>(), untracked.has_unresolved)
+    };
+    assert_eq!(keys(&both, "a"), (vec![vec!["engine".to_owned(), "sloTtft".to_owned()]], true));
+    assert_eq!(keys(&both, "b"), (Vec::new(), false));
+    assert!(both.untracked_of(&WorkloadKey::new("ns", "none")).is_none());
+    // KEDA asks for both: the one is known already, of the other only its call tells the value.
+    call(&both, "a", listed).unwrap_err();
+    call(&both, "a", &[("sloTpotFromEnv", "late")]).unwrap_err();
+    assert_eq!(keys(&both, "a").0.len(), 2);
+    assert_eq!(keys(&both, "a").0[1], ["sloTpotFromEnv"]);
+    // Edited, it is no longer what is wrong.
+    both.set_inventory(inventory(&[workload("a", Some(1), &[&[]])]));
+    assert_eq!(keys(&both, "a"), (Vec::new(), false));
 }
 
 #[tokio::test(start_paused = true)]
@@ -389,10 +443,12 @@ fn b5_refused_metadata_is_logged_once_by_its_keys_and_never_by_its_values() {
         for _ in 0..3 {
             let secret = [("sloTtft", "hunter2"), ("apiToken", "hunter2")];
             call(&registry, "a", &secret).unwrap_err();
+            // The object's other trigger, asked for in turn.
+            call(&registry, "a", &[("sloTpot", "hunter2")]).unwrap_err();
         }
     });
     let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
-    assert_eq!(text.lines().count(), 1, "{text}");
+    assert_eq!(text.lines().count(), 2, "{text}");
     assert!(text.contains("ns/a") && text.contains("sloTtft") && text.contains("apiToken"));
     assert!(!text.contains("hunter2"), "{text}");
 }

@@ -2,25 +2,38 @@
 //!
 //! Readers load an immutable list; writers replace it. Must not wait for anybody.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use arc_swap::{ArcSwap, Guard};
+use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 
 use super::key::{self, TrackerKey};
 use super::tracker::Tracker;
 use crate::clock::Clock;
 use crate::decision::Moment;
 use crate::inventory::Workload;
-use crate::trigger::{self, Policy};
+use crate::trigger::{self, Faults, Policy};
 
 /// The trackers of one workload.
 #[derive(Debug, Default)]
 pub(super) struct Variants {
     list: ArcSwap<Vec<Arc<Tracker>>>,
-    // The fingerprint of the metadata that was refused last, so that each is logged once.
-    refused: AtomicU64,
+    // What calls have brought and was refused since the inventory last changed the triggers, the
+    // newest last; `None` where nothing was, as nearly everywhere.
+    refused: ArcSwapOption<Vec<(u64, Faults)>>,
+}
+
+/// How many refusals of one workload are remembered: each is logged once while it is among them.
+const MAX_REFUSED: usize = 4;
+
+/// What a known workload has of triggers that are not tracked.
+#[derive(Debug, Default)]
+pub struct Untracked {
+    /// The faults of each that is refused.
+    pub refused: Vec<Faults>,
+    /// Whether one has a `FromEnv` key, whose value comes with KEDA's calls alone.
+    pub has_unresolved: bool,
 }
 
 /// A trigger to track.
@@ -63,13 +76,19 @@ impl Variants {
         find(&self.list.load(), trigger)
     }
 
-    /// Adds a trigger, or returns the tracker that it already has; `None` if there are `limit`
-    /// others. One that the inventory lists takes the place of the one that has not been used for
+    /// Adds a trigger, or returns the tracker that it already has, and whether it is new; `None` if
+    /// there are `limit` others. One that the inventory lists takes the place of the one that has not been used for
     /// longest among those that only calls have brought.
-    pub(super) fn add(&self, new: New<'_>, clock: Clock, limit: usize) -> Option<Arc<Tracker>> {
+    pub(super) fn add(
+        &self,
+        new: New<'_>,
+        clock: Clock,
+        limit: usize,
+    ) -> Option<(Arc<Tracker>, bool)> {
         let (mut added, mut displaced) = (None, None);
         self.list.rcu(|list| {
-            (added, displaced) = (find(list, new.trigger), None);
+            added = find(list, new.trigger).map(|known| (known, false));
+            displaced = None;
             if added.is_some() {
                 return Arc::clone(list);
             }
@@ -92,7 +111,7 @@ impl Variants {
                 |old: &&Arc<Tracker>| displaced.as_ref().is_some_and(|it| Arc::ptr_eq(it, old));
             longer.extend(list.iter().filter(|old| !goes(old)).map(Arc::clone));
             longer.push(Arc::clone(&tracker));
-            added = Some(tracker);
+            added = Some((tracker, true));
             Arc::new(longer)
         });
         if let Some(displaced) = displaced {
@@ -124,14 +143,64 @@ impl Variants {
         self.retire_where(|_| true)
     }
 
-    /// Ends the trackers that nobody needs any more; says whether there were any.
-    pub(super) fn retire_idle(&self, now: Moment, idle_ms: u64) -> bool {
-        self.retire_where(|tracker| tracker.is_idle(now, idle_ms))
+    /// Ends the trackers that nobody needs any more; says whether there were any. Of those that calls
+    /// have brought, as many as the inventory lists without their values stay, the last used ones:
+    /// they are what it lists, and KEDA may be away for longer than `idle_ms`.
+    pub(super) fn retire_idle(&self, workload: &Workload, now: Moment, idle_ms: u64) -> bool {
+        let list = self.list.load();
+        if !list.iter().any(|tracker| tracker.is_idle(now, idle_ms)) {
+            return false;
+        }
+        let n_kept = workload.triggers.iter().filter(|metadata| is_unresolved(metadata)).count();
+        let mut brought: Vec<_> = list.iter().filter(|tracker| is_brought(tracker)).collect();
+        brought.sort_by_key(|tracker| Reverse(tracker.last_used()));
+        let kept: Vec<u64> = brought.iter().take(n_kept).map(|kept| kept.key.trigger).collect();
+        self.retire_where(|tracker| {
+            tracker.is_idle(now, idle_ms)
+                && !(is_brought(tracker) && kept.contains(&tracker.key.trigger))
+        })
     }
 
-    /// Whether metadata with this fingerprint has not been refused just before.
-    pub(super) fn is_news(&self, trigger: u64) -> bool {
-        self.refused.swap(trigger, Ordering::Relaxed) != trigger
+    /// Remembers that a call's metadata was refused; says whether that is news.
+    pub(super) fn refuse(&self, trigger: u64, faults: &Faults) -> bool {
+        let mut is_news = false;
+        self.refused.rcu(|refused| {
+            let mut refused = refused.as_deref().cloned().unwrap_or_default();
+            is_news = refused.iter().all(|(known, _)| *known != trigger);
+            if is_news {
+                if refused.len() >= MAX_REFUSED {
+                    refused.remove(0);
+                }
+                refused.push((trigger, faults.clone()));
+            }
+            Some(Arc::new(refused))
+        });
+        is_news
+    }
+
+    /// What the inventory lists and is refused, and what calls have brought and was refused, each with
+    /// its faults; and whether the inventory lists a trigger that only a call can complete.
+    pub(super) fn refused(&self, workload: &Workload) -> Untracked {
+        let mut untracked = Untracked::default();
+        let mut listed = Vec::new();
+        for metadata in &workload.triggers {
+            if is_unresolved(metadata) {
+                untracked.has_unresolved = true;
+            } else if let Err(faults) = trigger::parse(entries(metadata)) {
+                listed.extend(key::fingerprint(entries(metadata)));
+                untracked.refused.push(faults);
+            }
+        }
+        let brought = self.refused.load();
+        let brought = brought.iter().flat_map(|refused| refused.iter());
+        let brought = brought.filter(|(trigger, _)| !listed.contains(trigger));
+        untracked.refused.extend(brought.map(|(_, faults)| faults.clone()));
+        untracked
+    }
+
+    /// Forgets what calls were refused for: the triggers have been edited.
+    pub(super) fn forget_refused(&self) {
+        self.refused.store(None);
     }
 
     fn retire_where(&self, ends: impl Fn(&Tracker) -> bool) -> bool {
@@ -150,6 +219,11 @@ impl Variants {
         }
         !ended.is_empty()
     }
+}
+
+/// Whether only calls have ever brought it.
+fn is_brought(tracker: &Tracker) -> bool {
+    !tracker.is_listed() && !tracker.is_edited_away()
 }
 
 /// Of those that the inventory does not list, the one that nobody has used for longest.

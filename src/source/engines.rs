@@ -35,6 +35,8 @@ pub struct Batch {
     pub series: Vec<NewestSample>,
     /// Prometheus warned: series may be missing.
     pub partial: bool,
+    /// Series came in copies, as of two Prometheus with one job: of each the newest was taken.
+    pub copied: bool,
     /// When it answered, by the clock of whoever sent the answer; `None` if that was not told.
     pub told_at: Option<Moment>,
 }
@@ -81,6 +83,7 @@ pub async fn dcgm_series(
 struct Newest {
     by_labels: HashMap<Labels, (Moment, f64)>,
     partial: bool,
+    copied: bool,
     told_at: Option<Moment>,
 }
 
@@ -127,6 +130,7 @@ impl Newest {
                     entry.insert((newest.at, newest.value));
                 }
                 Entry::Occupied(mut entry) => {
+                    self.copied = true;
                     if newest.at > entry.get().0 {
                         entry.insert((newest.at, newest.value));
                     }
@@ -137,8 +141,8 @@ impl Newest {
     }
 
     fn into_batch(self) -> Batch {
-        let mut series: Vec<NewestSample> = self
-            .by_labels
+        let Newest { by_labels, partial, copied, told_at } = self;
+        let mut series: Vec<NewestSample> = by_labels
             .into_iter()
             .map(|(labels, (at, value))| NewestSample {
                 name: labels.get("__name__").unwrap_or_default().into(),
@@ -149,7 +153,7 @@ impl Newest {
             .collect();
         // The map's order is random; the same answer should read the same.
         series.sort_unstable_by(|a, b| (&a.name, &a.labels).cmp(&(&b.name, &b.labels)));
-        Batch { series, partial: self.partial, told_at: self.told_at }
+        Batch { series, partial, copied, told_at }
     }
 }
 

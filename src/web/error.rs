@@ -26,6 +26,20 @@ pub enum Error {
         /// Which are, in words.
         known: String,
     },
+    /// The workload is known, and none of its triggers is tracked: they are wrong.
+    #[error("{name} has trigger metadata that is refused: {faults}")]
+    TriggerRefused {
+        /// Which.
+        name: String,
+        /// Every fault of each.
+        faults: String,
+    },
+    /// The workload is known, and its trigger is complete only with a call of KEDA.
+    #[error("{name} is known, and KEDA has not asked for it yet")]
+    NotAsked {
+        /// Which.
+        name: String,
+    },
     /// A query parameter is out of range.
     #[error("`{field}` is \"{value}\": expected {expected}")]
     Query {
@@ -73,8 +87,20 @@ impl Error {
             Error::UnknownWorkload { .. } => (
                 StatusCode::NOT_FOUND,
                 "unknown_workload",
-                "GET /api/v1/workloads lists them all; a ScaledObject is known once KEDA has asked \
-                 for it or its trigger is readable",
+                "GET /api/v1/workloads lists them all; a ScaledObject is known once the scaler sees \
+                 it with a trigger that points here",
+            ),
+            Error::TriggerRefused { .. } => (
+                StatusCode::CONFLICT,
+                "trigger_refused",
+                "correct the trigger's metadata: until then KEDA is answered INVALID_ARGUMENT and \
+                 the count stands",
+            ),
+            Error::NotAsked { .. } => (
+                StatusCode::CONFLICT,
+                "not_asked_yet",
+                "a value of its trigger comes from the target's environment (FromEnv), which only \
+                 a call of KEDA brings: check that KEDA runs and that scalerAddress leads here",
             ),
             Error::Query { .. } => {
                 (StatusCode::BAD_REQUEST, "bad_query", "correct the query parameter")

@@ -157,6 +157,50 @@ async fn what_is_asked_wrongly_is_answered_with_a_remedy() {
 }
 
 #[tokio::test]
+async fn a_trigger_that_is_refused_is_told_with_every_fault() {
+    let triggered = |name: &str, triggers: &[&[(&str, &str)]]| {
+        let mut workload = workload("prod", name);
+        let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+        workload.triggers = triggers.iter().map(|it| it.iter().map(owned).collect()).collect();
+        workload
+    };
+    let wrong: &[(&str, &str)] = &[
+        ("engine", "vlm"),
+        ("mode", "on"),
+        ("profile", "x"),
+        ("sloTtft", "soon"),
+        ("warmSchedules", "x"),
+    ];
+    let registry = registry([
+        triggered("wrong", &[wrong]),
+        triggered("env", &[&[("sloTtftFromEnv", "VARIABLE")]]),
+        triggered("half", &[&[], wrong]),
+    ]);
+    let router = router(api(&registry, Access::default()));
+    for method in ["GET /api/v1/workloads", "POST /api/v1/wake"] {
+        let answer = ask(&router, NEAR, &format!("{method}/prod/wrong"), "").await;
+        assert_eq!(answer.status, 409, "{}", answer.body);
+        let error = &answer.json()["error"];
+        assert_eq!(error["code"], "trigger_refused");
+        let message = error["message"].as_str().unwrap();
+        for part in ["engine=\"vlm\"", "mode=\"on\"", "profile=\"x\"", "sloTtft=\"soon\"", "10ms"] {
+            assert!(message.contains(part), "{part} is not in {message}");
+        }
+        assert!(message.contains("nearest is warmSchedule"), "{message}");
+        let answer = ask(&router, NEAR, &format!("{method}/prod/env"), "").await;
+        assert_eq!(
+            (answer.status, &answer.json()["error"]["code"]),
+            (409, &json!("not_asked_yet"))
+        );
+    }
+    // Beside one that is right it is in the snapshot of that one.
+    let shown = ask(&router, NEAR, "GET /api/v1/workloads/prod/half", "").await.json();
+    let refused = shown["refused"].as_array().unwrap();
+    assert_eq!(refused.len(), 1);
+    assert!(refused[0].as_str().unwrap().contains("profile=\"x\""), "{refused:?}");
+}
+
+#[tokio::test]
 async fn the_snapshot_holds_decision_policy_members_and_what_the_hpa_does() {
     let registry = registry([workload("prod", "llm")]);
     let tracker = tracker(&registry, "prod", "llm");

@@ -14,8 +14,8 @@ use crate::decision::{
     Rule, Spec, Why, hpa_effect,
 };
 use crate::inventory::{self, Counted, Inventory, Room, Start};
-use crate::registry::{Caller, Published, Rpc, Tracker};
-use crate::trigger::Remark;
+use crate::registry::{Caller, Published, Rpc, Tracker, Untracked};
+use crate::trigger::{Faults, Remark};
 
 /// One page of workloads.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -98,6 +98,10 @@ pub struct Snapshot {
     /// Keys of the trigger that have no effect, each with the reason.
     #[serde(default)]
     pub remarks: Vec<String>,
+    /// Other triggers of the workload, or other values of this one, that are refused: each with all
+    /// its faults.
+    #[serde(default)]
+    pub refused: Vec<String>,
     /// The policy in force.
     pub policy: Option<Arc<Spec>>,
     /// The decision as data.
@@ -220,7 +224,7 @@ impl Workload {
         Workload {
             namespace: key.namespace.to_string(),
             name: key.name.to_string(),
-            trigger: trigger_id(tracker),
+            trigger: tracker.key.trigger_id(),
             want: decision.map_or(answered, Decision::wanted),
             active,
             spec: inputs.map_or(spec, |inputs| inputs.spec),
@@ -251,6 +255,7 @@ impl Snapshot {
     pub fn new(
         tracker: &Tracker,
         triggers: Vec<String>,
+        untracked: &Untracked,
         inventory: &Inventory,
         now: Moment,
     ) -> Snapshot {
@@ -285,6 +290,7 @@ impl Snapshot {
                 let text = |remark: &Remark| format!("{}: {}", remark.key, remark.text);
                 remarks.iter().map(text).collect()
             }),
+            refused: refused(untracked),
             policy,
             decision,
             workload,
@@ -325,10 +331,11 @@ impl Cluster {
     }
 }
 
-/// The id by which `?trigger=` and `after` name a tracker.
-#[must_use]
-pub(super) fn trigger_id(tracker: &Tracker) -> String {
-    format!("{:016x}", tracker.key.trigger)
+/// What is wrong with each trigger that is refused, without the limit that an event's text has.
+pub(super) fn refused(untracked: &Untracked) -> Vec<String> {
+    let whole =
+        |faults: &Faults| faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+    untracked.refused.iter().map(whole).collect()
 }
 
 fn vote_texts(decision: &Decision) -> impl Iterator<Item = VoteText> {

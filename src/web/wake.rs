@@ -8,8 +8,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
+use super::{Error, Workload};
+use crate::clock::Clock;
 use crate::decision::{Decision, Moment};
 use crate::inventory::WorkloadKey;
+use crate::registry::Registry;
 
 /// How long a request is remembered. A decision keeps what it needs of it in its own state; this is
 /// longer than ten cold starts of ten minutes, after which a request says nothing any more.
@@ -139,6 +142,38 @@ pub struct Wake {
     pub elapsed_ms: u64,
     /// Milliseconds until a replica is expected to serve, 0 when one does; `None` if not known.
     pub expected_ms: Option<u64>,
+}
+
+/// Records a wake and says where the workload is; for whoever decides.
+///
+/// # Errors
+///
+/// When the workload is not known.
+pub fn take_wake(
+    registry: &Registry,
+    wakes: &WakeRequests,
+    clock: Clock,
+    key: &WorkloadKey,
+) -> Result<Wake, Error> {
+    let trackers = super::find(registry, key)?;
+    let tracker = trackers.first().ok_or(Error::Internal)?;
+    let published = tracker.published.load_full();
+    let (now, inventory) = (clock.now(), registry.inventory());
+    let known = Workload::new(tracker, &published, &inventory, now);
+    let state = match (known.spec, known.ready) {
+        (_, Some(ready)) if ready > 0 => WakeState::Ready,
+        (Some(spec), _) if spec > 0 => WakeState::Starting,
+        (_, _) => WakeState::Waking,
+    };
+    if state == WakeState::Ready {
+        wakes.served(key);
+    }
+    let first_at = wakes.request(key, now);
+    // Fifty requests are one wake, and one line.
+    if first_at == now {
+        tracing::info!(workload = %key, state = state.label(), "wake requested");
+    }
+    Ok(Wake::new(key, state, published.decision.as_deref(), first_at, now))
 }
 
 impl Wake {

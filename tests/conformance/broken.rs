@@ -52,6 +52,7 @@ broken! {
     a6_value_is_int_only: "A6", Count, ValueIntOnly;
     a6_int_is_another_number: "A6", Count, ValueIntOff;
     a6_metrics_always_fail: "A6", Count, MetricsAlwaysFail;
+    a6_metrics_fail_for_the_hpa: "A6", Count, MetricsFailForHpa;
     a7_value_is_nan: "A7", Count, ValueNan;
     a7_value_is_infinite: "A7", Count, ValueInfinite;
     a7_value_is_negative: "A7", Count, ValueNegative;
@@ -63,6 +64,7 @@ broken! {
     a10_inactive_with_a_value: "A10", Count, InactiveWithValue;
     a10_active_without_a_value: "A10", Count, ActiveWithoutValue;
     a10_activity_always_fails: "A10", Count, ActivityAlwaysFails;
+    a10_activity_fails_for_the_hpa: "A10", Count, ActivityFailsForHpa;
     a13_int_target_is_another_number: "A13", Load, IntTargetOff;
     a14_missing_reference_panics: "A14", Count, MissingReferencePanics;
     a14_empty_metric_is_answered: "A14", Count, EmptyMetricAnswered;

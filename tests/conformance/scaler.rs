@@ -32,6 +32,8 @@ const METRIC: &str = "wanted-replicas";
 const SERVICE: &str = "externalscaler.ExternalScaler";
 /// Longer than the second that any answer may take, on a busy machine too.
 const SLOW: Duration = Duration::from_secs(2);
+/// A backend's answer that is waited for.
+const WAIT: Duration = Duration::from_millis(300);
 /// Stream faults that come later: within a rehearsal for them, after the streams of any short check.
 const LATER: Duration = Duration::from_secs(4);
 /// More streams at once than the short checks open, and fewer than the load checks.
@@ -133,7 +135,7 @@ impl ExternalScaler for Scaler {
         request: Request<ScaledObjectRef>,
     ) -> Answer<GetMetricSpecResponse> {
         self.admit("GetMetricSpec", &request)?;
-        let by_hpa = request.metadata().contains_key("grpc-timeout");
+        let by_hpa = by_hpa(&request);
         let metadata = request.into_inner().scaler_metadata;
         let n = self.shared.n_spec_calls.fetch_add(1, Ordering::Relaxed);
         match self.fault {
@@ -156,6 +158,9 @@ impl ExternalScaler for Scaler {
 
     async fn get_metrics(&self, request: Request<GetMetricsRequest>) -> Answer<GetMetricsResponse> {
         self.admit("GetMetrics", &request)?;
+        if self.fault == Fault::MetricsFailForHpa && by_hpa(&request) {
+            return Err(Status::unavailable("no data yet"));
+        }
         self.see(request.remote_addr(), |seen| seen.asked_metrics = true);
         let GetMetricsRequest { scaled_object_ref, metric_name } = request.into_inner();
         let Some(scaled_object) = scaled_object_ref else {
@@ -174,6 +179,7 @@ impl ExternalScaler for Scaler {
 
     async fn is_active(&self, request: Request<ScaledObjectRef>) -> Answer<IsActiveResponse> {
         self.admit("IsActive", &request)?;
+        let by_hpa = by_hpa(&request);
         let mut in_order = true;
         self.see(request.remote_addr(), |seen| in_order = seen.asked_metrics);
         if self.fault != Fault::BadMetadataIsActive {
@@ -183,6 +189,7 @@ impl ExternalScaler for Scaler {
             Fault::ActivityNeedsMetricsFirst if !in_order => {
                 return Err(Status::failed_precondition("GetMetrics comes first"));
             }
+            Fault::ActivityFailsForHpa if by_hpa => return Err(Status::unavailable("no data yet")),
             Fault::ActivityAlwaysFails => return Err(Status::unavailable("no data yet")),
             Fault::ActivityHangs => pending().await,
             _ => {}
@@ -289,7 +296,8 @@ impl Scaler {
         if self.fault == Fault::BadMetadataLocks {
             let _guard = self.shared.lock.lock().await;
             if fault.is_err() {
-                sleep(Duration::from_millis(150)).await;
+                // Short of a wait that shows in the error itself; its many callers wait in turn.
+                sleep(Duration::from_millis(25)).await;
             }
         }
         fault
@@ -379,7 +387,7 @@ impl Scaler {
             Fault::TextLeaksMetadata => Status::not_found(format!("no metric for {password:?}")),
             Fault::TextWithStackTrace => Status::not_found("panicked at src/main.rs:7"),
             Fault::ErrorsSlow => {
-                sleep(SLOW).await;
+                sleep(WAIT).await;
                 Status::not_found("no such metric")
             }
             _ => Status::not_found("no such metric"),
@@ -593,6 +601,11 @@ impl Drop for InFlight {
     fn drop(&mut self) {
         self.0.n_in_flight.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+/// True if the call has the HPA's deadline.
+fn by_hpa<T>(request: &Request<T>) -> bool {
+    request.metadata().contains_key("grpc-timeout")
 }
 
 /// A panic without its message in the test's output.

@@ -63,6 +63,11 @@ fn grounds(expect: &Expect, decision: &Decision, faults: &mut Vec<String>) {
             faults.push(format!("expected {rule:?} to say {code}"));
         }
     }
+    if let Some(expected) = &expect.stuck
+        && !decision.stuck.iter().map(|pod| &**pod).eq(expected.iter())
+    {
+        faults.push(format!("expected {expected:?} to be stuck, found {:?}", decision.stuck));
+    }
     let counted = decision.inputs.waiting;
     let close = |expected: f64| counted.is_some_and(|waiting| (waiting - expected).abs() < 1e-9);
     if expect.waiting.is_some_and(|expected| !close(expected)) {

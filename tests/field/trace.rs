@@ -227,6 +227,8 @@ pub(crate) struct Expect {
     pub(crate) says: BTreeMap<Rule, String>,
     /// Requests waiting, as the decision counts them.
     pub(crate) waiting: Option<f64>,
+    /// The engines whose queue does not move, by their pods.
+    pub(crate) stuck: Option<Vec<String>>,
     /// The time until a woken replica serves lies between these; `[]` for no such time.
     pub(crate) eta: Option<Vec<String>>,
 }

@@ -1,15 +1,31 @@
 //! Checklist B and C: metadata faults, and errors as quick as values.
 
-use std::sync::Arc;
-use std::sync::mpsc;
+use std::collections::BTreeMap;
+use std::net::TcpListener;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
+use arc_swap::ArcSwap;
+use ghostscaler::clock::Clock;
+use ghostscaler::config;
+use ghostscaler::decision::{Moment, Phase};
+use ghostscaler::health::Health;
+use ghostscaler::inventory::{Endpoint, Member, Workload};
+use ghostscaler::lead::Lead;
+use ghostscaler::metrics::{Metrics, Page};
 use ghostscaler::registry::{Caller, Rpc};
+use ghostscaler::source::scrape::{self, Scraper};
+use ghostscaler::tick::{self, Parts, States, Upstreams};
+use ghostscaler::trigger::MAX_TRIGGERS;
+use ghostscaler::web::{self, Access, Api, WakeRequests};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use tonic::Code;
 
 use super::support::{
-    Scaler, from_hpa, inventory, is_active, metrics_of, publish_outage, scaled_object, soon,
-    wanted, workload,
+    Scaler, from_hpa, inventory, is_active, metrics_of, scaled_object, soon, wanted, workload,
 };
+use crate::support::eventually;
 
 const BAD: [(&str, &str); 2] = [("sloTtft", "abc"), ("targetInflight", "4")];
 const TEXT: &str = "bad metadata: sloTtft=\"abc\": expected duration 10ms..10m; targetInflight: \
@@ -94,15 +110,44 @@ async fn c1_codes_are_those_of_the_table() {
     assert_eq!(count(Rpc::IsActive, Code::Unavailable), 1);
 }
 
-#[test]
-fn c5_d2_calls_are_answered_while_everything_else_in_the_process_is_stuck() {
-    let scaler = Scaler::start(&[workload("a", 0, Some(2)), workload("lost", 0, Some(2))]);
-    publish_outage(&scaler.tracker("lost", &[]), 1);
-    // The runtime of decisions, scrapes and API calls: every one of its threads is blocked.
-    let stuck = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+/// Everything of the process but its gRPC service: ticks, scrapes of an engine that accepts and says
+/// nothing, and the API.
+async fn start_work(scaler: &Scaler, metrics: &Metrics, clock: Clock, cancel: &CancellationToken) {
+    let config = config::parse("{}").unwrap();
+    let scraper = Scraper::new(scrape::Options::default()).unwrap();
+    let upstreams = Upstreams::start(&config, &scraper, metrics, clock).unwrap();
+    let parts = Arc::new(Parts {
+        registry: scaler.registry.clone(),
+        scraper,
+        upstreams: ArcSwap::from_pointee(upstreams),
+        wakes: WakeRequests::default(),
+        states: States::default(),
+        log: None,
+        metrics: metrics.clone(),
+        lead: Lead::default(),
+        clock,
+    });
+    let health = Health::new(clock);
+    let router = web::router(Api {
+        registry: scaler.registry.clone(),
+        clock,
+        wakes: parts.wakes.clone(),
+        writes: None,
+        health: health.clone(),
+        metrics: Page::new(metrics, scaler.registry.clone(), clock),
+        access: Access::default(),
+    });
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    tokio::spawn(web::serve(listener, router, cancel.clone()));
+    tokio::spawn(tick::run(parts, health.pulse("tick"), cancel.clone()));
+    let tracker = scaler.tracker("a", &[]);
+    eventually("a decision", async || (tracker.published.load().version > 0).then_some(())).await;
+}
+
+/// Blocks both threads of a runtime until what is returned is dropped.
+fn block(stuck: &tokio::runtime::Runtime) -> Vec<mpsc::Sender<()>> {
     let (blocked, is_blocked) = mpsc::channel();
-    let mut releases = Vec::new();
-    for _ in 0..2 {
+    let block = |_thread| {
         let (release, released) = mpsc::channel::<()>();
         let blocked = blocked.clone();
         stuck.spawn(async move {
@@ -110,13 +155,37 @@ fn c5_d2_calls_are_answered_while_everything_else_in_the_process_is_stuck() {
             released.recv().ok();
         });
         is_blocked.recv().unwrap();
-        releases.push(release);
-    }
+        release
+    };
+    (0..2).map(block).collect()
+}
+
+#[test]
+fn c5_d2_calls_are_answered_while_everything_else_in_the_process_is_stuck() {
+    /// A median in calls of a method that looks nothing up: a call that waits for a millisecond is
+    /// beyond it, and a busy machine slows both.
+    const AS_FAST: f64 = 10.0;
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut read = Workload::clone(&workload("a", 0, Some(2)));
+    read.members.push(Member {
+        id: "llm-0".into(),
+        phase: Phase::Ready,
+        created_at: None,
+        ready_at: Some(Moment(0)),
+        endpoint: Some(Endpoint::Url(format!("http://{}", silent.local_addr().unwrap()).into())),
+        node: None,
+    });
+    let workloads = [Arc::new(read), workload("lost", 0, None)];
+    let scaler = Scaler::start(&workloads);
+    let (cancel, clock) = (CancellationToken::new(), Clock::start());
+    let stuck =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    stuck.block_on(start_work(&scaler, &Metrics::default(), clock, &cancel));
+    let releases = block(&stuck);
+    let version = scaler.tracker("a", &[]).published.load().version;
     // And the inventory is rebuilt without a pause, by a thread that holds the writers' lock.
-    let workloads: Vec<_> = (0..5_000)
-        .map(|index| workload(&format!("w{index}"), 0, Some(1)))
-        .chain([workload("a", 0, Some(2)), workload("lost", 0, Some(2))])
-        .collect();
+    let fleet = (0..5_000).map(|index| workload(&format!("w{index}"), 0, Some(1)));
+    let workloads: Vec<_> = fleet.chain(workloads).collect();
     let (stop, stopped) = mpsc::channel::<()>();
     let registry = scaler.registry.clone();
     let writer = std::thread::spawn(move || {
@@ -126,21 +195,58 @@ fn c5_d2_calls_are_answered_while_everything_else_in_the_process_is_stuck() {
     });
 
     let client = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let mut took: BTreeMap<&str, Vec<Duration>> = BTreeMap::new();
     client.block_on(async {
         let mut client = scaler.client().await;
         for index in 0..300 {
-            assert_eq!(wanted(&mut client, "a").await.unwrap(), 2);
-            assert_eq!(wanted(&mut client, "lost").await.unwrap_err().code(), Code::Unavailable);
-            assert_eq!(is_active(&mut client, "gone").await.unwrap_err().code(), Code::NotFound);
+            let mut note =
+                |what, since: Instant| took.entry(what).or_default().push(since.elapsed());
+            let at = Instant::now();
+            let empty = soon(client.stream_metric_spec(scaled_object("a", &[]))).await;
+            note("nothing", at);
+            assert_eq!(empty.unwrap_err().code(), Code::Unimplemented);
+            let at = Instant::now();
+            let value = wanted(&mut client, "a").await;
+            note("a value", at);
+            assert_eq!(value.unwrap(), 2);
+            for (what, name, metadata, code) in [
+                ("UNAVAILABLE", "lost", &[][..], Code::Unavailable),
+                ("NOT_FOUND", "gone", &[][..], Code::NotFound),
+                ("INVALID_ARGUMENT", "a", &BAD[..], Code::InvalidArgument),
+            ] {
+                let at = Instant::now();
+                let error = soon(client.get_metrics(metrics_of(name, metadata))).await;
+                note(what, at);
+                assert_eq!(error.unwrap_err().code(), code);
+            }
             // A trigger seen for the first time needs a write, and does not wait for it either.
-            let model = format!("m{}", index % 10);
+            let model = format!("m{index}");
             let request = metrics_of("a", &[("modelName", &model)]);
-            soon(client.get_metrics(request)).await.unwrap();
+            let at = Instant::now();
+            let first = soon(client.get_metrics(request)).await;
+            note("a new trigger", at);
+            let is_full = index >= MAX_TRIGGERS - 1;
+            assert_eq!(
+                first.err().map(|error| error.code()),
+                is_full.then_some(Code::ResourceExhausted)
+            );
         }
     });
+    assert_eq!(scaler.tracker("a", &[]).published.load().version, version, "it was not stuck");
     drop((stop, releases));
     writer.join().unwrap();
+    cancel.cancel();
     stuck.shutdown_background();
+    let median = |what: &str| {
+        let mut took = took[what].clone();
+        took.sort_unstable();
+        took[took.len() / 2].as_secs_f64()
+    };
+    for what in took.keys() {
+        let ratio = median(what) / median("nothing");
+        println!("{what}: {ratio:.2} times a call that looks nothing up");
+        assert!(ratio < AS_FAST, "{what} takes {ratio:.1} times as long as nothing: {took:?}");
+    }
 }
 
 #[tokio::test]

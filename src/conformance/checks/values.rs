@@ -8,6 +8,7 @@ use super::{
     Context, Finding, How, Rule, Shortfall, SpecStream, as_keda_reads, target_as_keda_reads,
 };
 use crate::conformance::client::{Failure, Role};
+use crate::conformance::rehearsal::MetricsCall;
 use crate::proto::{MetricSpec, MetricValue};
 
 pub(super) const RULES: &[Rule] = &[
@@ -52,8 +53,8 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "A6",
         title: "GetMetrics returns exactly one value, in both fields",
-        why: "The HPA sums several values under the one name that was asked for, and has no metric \
-              with none. KEDA reads the float only if it is above 0, else the integer, so that a \
+        why: "The HPA sums several values under the one name that was asked for, and without one \
+              keeps the count as it is. KEDA reads the float only if it is above 0, else the integer, so that a \
               field left behind wins or is lost.",
         how: How::Check(|context| Box::pin(a6_one_value(context))),
     },
@@ -215,6 +216,9 @@ async fn a6_one_value(context: &Context) -> Finding {
         }
         seen = Some(format!("metricValueFloat {metric_value_float}, metricValue {metric_value}"));
     }
+    if let Some(refused) = refused_to_the_hpa(&context.transcript.metrics) {
+        return Err(refused);
+    }
     seen.ok_or_else(|| match context.transcript.metrics.first() {
         None => no_specs(),
         Some(call) => match &call.reply.result {
@@ -224,6 +228,24 @@ async fn a6_one_value(context: &Context) -> Finding {
             )),
             Ok(_) => Shortfall::unseen("no answer was kept"),
         },
+    })
+}
+
+/// A metric that polls get a value of and the HPA's queries get an error for: the HPA's come with a
+/// deadline, and what cannot read that refuses them alone.
+fn refused_to_the_hpa(calls: &[MetricsCall]) -> Option<Shortfall> {
+    let polled = |name: &str| {
+        let mut polls = calls.iter().filter(|call| call.role == Role::Poll);
+        polls.any(|call| call.metric_name == name && call.reply.result.is_ok())
+    };
+    calls.iter().filter(|call| call.role == Role::Hpa).find_map(|call| match &call.reply.result {
+        Err(failure @ Failure::Status(..)) if polled(&call.metric_name) => {
+            Some(Shortfall::Fail(format!(
+                "polls have a value of {}, the HPA's query with its 60 s deadline {failure}",
+                call.metric_name
+            )))
+        }
+        Ok(_) | Err(_) => None,
     })
 }
 

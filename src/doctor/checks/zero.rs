@@ -154,6 +154,27 @@ pub(super) fn idle_cooldown(facts: &Facts) -> Result<Option<Finding>, Missing> {
     }))
 }
 
+pub(super) fn idle_count(facts: &Facts) -> Result<Option<Finding>, Missing> {
+    let object = &facts.object;
+    let Some(idle) = integer(object, "/spec/idleReplicaCount") else { return Ok(None) };
+    if own_trigger(object).is_none() {
+        return Ok(None);
+    }
+    Ok(Some(Finding {
+        id: "idle-count-without-effect",
+        what: format!(
+            "idleReplicaCount is {idle} with minReplicaCount {}: it has no effect here",
+            min(object)
+        ),
+        why: "this scaler answers minReplicaCount at the least, and `true` with it, so KEDA never takes \
+              the target for idle; one that stands at the idle count goes up with the first poll",
+        fix: Fix::patch(
+            "take it out; what may sleep has minReplicaCount 0 and names a wakeSource",
+            Patch::to(object).remove("/spec/idleReplicaCount"),
+        ),
+    }))
+}
+
 pub(super) fn no_initial_cooldown(facts: &Facts) -> Result<Option<Finding>, Missing> {
     let object = &facts.object;
     let initial_s = integer(object, "/spec/initialCooldownPeriod").unwrap_or(0);

@@ -79,6 +79,14 @@ fn f32_a_cool_down_that_has_no_effect_is_told() {
 }
 
 #[test]
+fn an_idle_count_that_has_no_effect_is_told() {
+    let broken = awake(with("/spec/idleReplicaCount", json!(0)));
+    let finding = patched("idle-count-without-effect", &broken);
+    says(&finding, &["idleReplicaCount is 0 with minReplicaCount 1", "no effect"]);
+    assert!(finding.fix.text.contains("minReplicaCount 0"));
+}
+
+#[test]
 fn a_running_target_without_an_initial_cool_down_is_told() {
     let broken = with("/spec/initialCooldownPeriod", json!(null));
     let finding = patched("no-initial-cooldown", &broken);

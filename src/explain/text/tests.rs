@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::*;
 use crate::clock::Clock;
 use crate::decision::{Health, LevelSource, Mode, Next, Rule, Spec, Unavailable, Why};
+use crate::registry::Untracked;
 use crate::web::fixtures::{publish, registry, tracker, wanting, workload};
 use crate::web::{Asked, Snapshot, VoteText};
 
@@ -31,7 +32,8 @@ fn snapshot(change: impl FnOnce(&mut Decision, &mut Spec)) -> Snapshot {
     tracker.publish(published);
     let triggers = vec!["0000000000000000".to_owned()];
     let now = tracker.published.load().at.plus_millis(2_000);
-    let mut snapshot = Snapshot::new(&tracker, triggers, &registry.inventory(), now);
+    let mut snapshot =
+        Snapshot::new(&tracker, triggers, &Untracked::default(), &registry.inventory(), now);
     snapshot.asked = vec![
         Asked { rpc: "GetMetrics".to_owned(), caller: "hpa".to_owned(), age_ms: 4_000 },
         Asked { rpc: "IsActive".to_owned(), caller: "poll".to_owned(), age_ms: 21_000 },
@@ -162,6 +164,9 @@ fn an_answer_that_is_an_error_on_purpose() {
         decision.next = Next::default();
     });
     page.triggers.push("00000000000000ff".to_owned());
+    let faults = "engine=\"vlm\": expected one of auto, vllm, sglang, tgi, trtllm, triton, llamacpp, \
+                  lmdeploy, nim; sloTtft=\"soon\": expected duration 10ms..10m";
+    page.refused.push(faults.to_owned());
     page.asked.clear();
     check("unavailable", &page);
 }
@@ -172,7 +177,8 @@ fn a_workload_that_nobody_has_decided_on() {
     let tracker = tracker(&registry, "prod", "llm-70b");
     let triggers = vec!["0000000000000000".to_owned()];
     let now = tracker.published.load().at.plus_millis(1_000);
-    check("undecided", &Snapshot::new(&tracker, triggers, &registry.inventory(), now));
+    let none = Untracked::default();
+    check("undecided", &Snapshot::new(&tracker, triggers, &none, &registry.inventory(), now));
 }
 
 #[test]

@@ -80,6 +80,9 @@ async fn f19_two_copies_of_prometheus_count_once_with_the_newer_sample() {
         assert_eq!(values(&batch), [(9.0, 104_000)], "{label}");
         let batch = read(&[(&first, r#"[104,"9"]"#), (&second, r#"[100,"10"]"#)]).await.unwrap();
         assert_eq!(values(&batch), [(9.0, 104_000)], "{label}");
+        assert!(batch.copied, "{label}");
+        let alone = read(&[(&first, r#"[100,"10"]"#)]).await.unwrap();
+        assert!(!alone.copied, "{label}");
     }
 }
 

@@ -46,6 +46,8 @@ struct Learned {
     skew: Skew,
     // Apart from the last answers, so that a failed one forgets nothing.
     sizes: HashMap<Arc<str>, Sizes>,
+    /// Copies of series were seen and told.
+    copies_told: bool,
 }
 
 /// The engine series of one namespace.
@@ -190,7 +192,7 @@ impl Rounds {
     }
 
     async fn read(&self, names: &[String], learned: &mut Learned) -> Latest {
-        let Learned { batches, skew, sizes } = learned;
+        let Learned { batches, skew, sizes, copies_told } = learned;
         let now = self.clock.now();
         let namespaces = self.followed.current(now);
         // As many at once as the client lets: timeouts do not add up.
@@ -204,6 +206,12 @@ impl Rounds {
         for (batch, read) in batches.ask(&namespaces, now, ask).await {
             let mut read = read.map(|(found, came_at)| {
                 skew.learn(&found, came_at);
+                if found.copied && !std::mem::replace(copies_told, true) {
+                    tracing::warn!(
+                        "Prometheus has engine series twice, by a replica label: the newest of each \
+                         counts once; query one replica, or let the store remove the copies"
+                    );
+                }
                 by_namespace(found)
             });
             for namespace in namespaces.iter().filter(|name| batch.contains(name)) {

@@ -36,6 +36,9 @@ pub(super) fn cases() -> Vec<Case> {
         pasted("idle-cooldown", |world| {
             world.object(|it| it["spec"]["cooldownPeriod"] = json!(60));
         }),
+        pasted("idle-count-without-effect", |world| {
+            world.object(|it| it["spec"]["idleReplicaCount"] = json!(0));
+        }),
         pasted("no-initial-cooldown", |world| asleep(world, "initialCooldownPeriod", json!(0))),
         pasted("cold-start-above-slo", |world| {
             world.put_to_sleep();

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use ghostscaler::decision::{
-    Decision, Engine, EngineSample, Health, Moment, Observation, Phase, Reading, Replicas, Spec,
-    State, Wake, WakeReading, Why, ZeroAfter, decide,
+    Answer, Decision, Engine, EngineSample, Health, Moment, Observation, Phase, Reading, Replicas,
+    Spec, State, Wake, WakeReading, Why, ZeroAfter, decide,
 };
 use ghostscaler::signals::engine::{EngineReader, Filter};
 use libtest_mimic::Trial;
@@ -81,6 +81,15 @@ async fn one_hangs() {
     assert_eq!(holed.want, whole.want);
     let wanted = scaler.keda().await.wanted("llm").await.unwrap();
     assert_eq!(wanted, i64::from(whole.want));
+    // Where most hang the count is held as well. An error, which the case asks for, would leave it to
+    // KEDA, and the few that answer may be the idle ones.
+    let most = (0..8).map(|i| pod(&format!("pod-{i}"), Some(if i < 3 { &page } else { &hung })));
+    let scaler = Scaler::start("", vec![workload("llm", most.collect(), &[])]).await;
+    let is_most = |health: &Health| {
+        matches!(health, Health::Degraded { why: Why::Timeout, answered: 3, expected: 8, .. })
+    };
+    let held = scaler.decided("llm", |decision| is_most(&decision.health)).await;
+    assert!(matches!(held.answer, Answer::Value { want: 8.., active: true }), "{held:?}");
 }
 
 async fn renamed() {

@@ -1,10 +1,13 @@
 //! Engine series by way of a Prometheus: copies, leftovers, suffixes, refusals and slowness.
 
+use std::time::Duration;
+
 use ghostscaler::decision::{Answer, Health, Phase, Reading, Why};
 use ghostscaler::inventory::Member;
 use libtest_mimic::Trial;
+use tokio::time::Instant;
 
-use super::scaler::{NAMESPACE, Scaler, pod, workload};
+use super::scaler::{NAMESPACE, Scaler, pod, scaled_object, workload};
 use super::upstream::{Act, Series, Upstream};
 use super::{eventually, trial};
 
@@ -99,8 +102,30 @@ async fn slow() {
     eventually("a query that hangs", async || (prometheus.n_hanging() > 0).then_some(())).await;
     // The query stays without an answer for as long as this case runs.
     let mut keda = scaler.keda().await;
+    let (mut answers, mut nothing) = (Vec::new(), Vec::new());
+    let spec = scaled_object("llm");
     for _ in 0..20 {
+        let at = Instant::now();
         assert_eq!(keda.wanted("llm").await.unwrap(), i64::from(decision.want));
+        answers.push(at.elapsed());
         assert!(keda.is_active("llm").await.unwrap());
+        // Asks for what never changes: the time of the wire and this machine.
+        let at = Instant::now();
+        keda.client.get_metric_spec(spec.clone()).await.unwrap();
+        nothing.push(at.elapsed());
     }
+    let median = |mut took: Vec<Duration>| {
+        took.sort_unstable();
+        took[took.len() / 2]
+    };
+    assert!(median(answers) < 10 * median(nothing), "an answer waits for the source");
+    // How old the decision and its sample are is shown, and grows.
+    let shown = async || scaler.http("GET", "/api/v1/workloads/field/llm").await.1;
+    let before = shown().await;
+    assert!(before["members"][0]["age_ms"].is_u64(), "{before}");
+    let age_ms = before["age_ms"].as_u64().unwrap();
+    eventually("an age that grows", async || {
+        shown().await["age_ms"].as_u64().filter(|now| *now > age_ms)
+    })
+    .await;
 }
