@@ -1,6 +1,6 @@
 //! Direct scrapes: one metrics page of one endpoint, handed on while it arrives.
 //!
-//! Must not parse the page, choose addresses, or schedule: jitter and the tick are the caller's.
+//! Must not parse the page, choose addresses, or schedule: the tick is the caller's.
 
 mod lanes;
 
