@@ -105,7 +105,7 @@ impl Prompts {
         let mut body = Vec::with_capacity(320 + input_tokens as usize * 6);
         body.extend_from_slice(b"{\"model\":");
         // A name is text: writing it as JSON cannot fail.
-        body.extend_from_slice(serde_json::Value::from(form.model.as_str()).to_string().as_bytes());
+        drop(serde_json::to_writer(&mut body, &form.model));
         let quote: (&[u8], &[u8]) = match (form.is_chat, self.alphabet) {
             (true, _) => (b",\"messages\":[{\"role\":\"user\",\"content\":\"", b"\"}]"),
             (false, Alphabet::Words) => (b",\"prompt\":\"", b"\""),
