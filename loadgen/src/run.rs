@@ -247,6 +247,10 @@ pub struct Args {
     /// Let answers end by themselves: leaves out ignore_eos and min_tokens, which OpenAI refuses.
     #[arg(long, help_heading = "What")]
     pub natural_length: bool,
+    /// Have each piece of a stream say how many tokens there were up to it, so that the time between
+    /// tokens is known and not only that between pieces (vLLM, SGLang; costs them some time).
+    #[arg(long, conflicts_with = "plain", help_heading = "What")]
+    pub count_tokens: bool,
     /// Accept answers that name another model than was asked for.
     #[arg(long, help_heading = "What")]
     pub any_model: bool,

@@ -48,6 +48,8 @@ struct Flight<'a> {
     last_s: f64,
     events: u32,
     usage: Option<Usage>,
+    /// Tokens up to the last piece, where every piece says so.
+    counted: Option<u64>,
     form: Form,
     /// Whether the answer has named its model.
     is_known: bool,
@@ -223,6 +225,7 @@ impl<'a> Flight<'a> {
             last_s: sent_s,
             events: 0,
             usage: None,
+            counted: Some(0),
             form: Form::default(),
             is_known: !lane.plan().checks_model,
             is_done: false,
@@ -342,7 +345,7 @@ impl<'a> Flight<'a> {
             return Ok(());
         }
         if self.form.matches(event) {
-            self.text(at_s);
+            self.text(at_s, None);
             return Ok(());
         }
         let chunk = self.read_chunk(event)?;
@@ -351,7 +354,7 @@ impl<'a> Flight<'a> {
             if !chunk.is_last() && chunk.usage.is_none() {
                 self.form.learn(event);
             }
-            self.text(at_s);
+            self.text(at_s, chunk.usage.map(|usage| usage.completion_tokens));
         } else if chunk.is_last() {
             self.stopped_s = Some(at_s);
         }
@@ -397,14 +400,17 @@ impl<'a> Flight<'a> {
         }
         match (self.usage, self.stopped_s) {
             (Some(usage), Some(stopped_s)) if usage.completion_tokens > 0 => {
-                self.text(stopped_s);
+                self.text(stopped_s, None);
                 Ok(())
             }
             (_, _) => Err(Failure::Empty.because("a whole stream without text")),
         }
     }
 
-    fn text(&mut self, at_s: f64) {
+    /// A piece of text came, and with it perhaps the count of tokens so far.
+    fn text(&mut self, at_s: f64, counted: Option<u64>) {
+        let tokens = counted.zip(self.counted).map(|(now, before)| now.saturating_sub(before));
+        self.counted = counted;
         let (class, slo) = (self.job.class, &self.lane.plan().classes[self.job.class].slo);
         if self.first_s.is_none() {
             self.first_s = Some(at_s);
@@ -413,7 +419,7 @@ impl<'a> Flight<'a> {
             self.note(|record| record.first_text(class, slo, times));
         } else {
             let gap_s = at_s - self.last_s;
-            self.note(|record| record.more_text(class, gap_s, at_s));
+            self.note(|record| record.more_text(class, gap_s, at_s, tokens));
         }
         self.last_s = at_s;
         self.events += 1;

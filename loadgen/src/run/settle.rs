@@ -112,6 +112,7 @@ impl Args {
             is_chat: self.endpoint == Endpoint::Chat,
             is_streaming: !self.plain,
             forces_length: !self.natural_length,
+            counts_tokens: self.count_tokens,
         };
         let slo = Slo { ttft_s: self.slo_ttft, tpot_s: self.slo_tpot, e2e_s: self.slo_e2e };
         if self.class.is_empty() {

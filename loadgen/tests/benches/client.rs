@@ -177,7 +177,13 @@ async fn answer(mut stream: TcpStream, writes: Arc<Vec<Vec<u8>>>) {
 }
 
 fn form() -> Form {
-    Form { model: "m".to_owned(), is_chat: true, is_streaming: true, forces_length: true }
+    Form {
+        model: "m".to_owned(),
+        is_chat: true,
+        is_streaming: true,
+        forces_length: true,
+        counts_tokens: false,
+    }
 }
 
 /// Requests a second of the bare client, and its processor time for each, in microseconds.
