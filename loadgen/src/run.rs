@@ -360,7 +360,10 @@ impl Args {
         let n_files = listen::raise_file_limit();
         self.check()?;
         let plan = self.plan(n_files)?;
-        self.check_schedule(&plan)?;
+        let mut display = Display::new(self.quiet);
+        let checked = self.check_schedule(&plan, &mut display);
+        display.end();
+        checked?;
         if self.print_schedule {
             return plan.write_schedule(out).map(|()| 0);
         }
@@ -377,7 +380,6 @@ impl Args {
                 ended.await;
                 interrupt.send_replace(true);
             });
-            let mut display = Display::new(self.quiet);
             let report = if self.find_knee {
                 self.find_knee(plan, interrupted, &mut display).await
             } else {

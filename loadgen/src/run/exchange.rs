@@ -368,7 +368,7 @@ impl<'a> Flight<'a> {
         if chunk.has_text() || self.usage.is_some_and(|usage| usage.completion_tokens > 0) {
             if self.lane.plan().classes[self.job.class].form.is_streaming {
                 // Its user saw nothing earlier.
-                self.text(self.lane.shared().now_s());
+                self.text(self.lane.shared().now_s(), None);
                 self.note(|record| record.came_in_one_piece(self.job.class));
             } else {
                 self.events = 1;
