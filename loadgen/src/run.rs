@@ -247,6 +247,10 @@ pub struct Args {
     /// Let answers end by themselves: leaves out ignore_eos and min_tokens, which OpenAI refuses.
     #[arg(long, help_heading = "What")]
     pub natural_length: bool,
+    /// Have each piece of a stream say how many tokens there were up to it, so that the time between
+    /// tokens is known and not only that between pieces (vLLM, SGLang; costs them some time).
+    #[arg(long, conflicts_with = "plain", help_heading = "What")]
+    pub count_tokens: bool,
     /// Accept answers that name another model than was asked for.
     #[arg(long, help_heading = "What")]
     pub any_model: bool,
@@ -356,7 +360,10 @@ impl Args {
         let n_files = listen::raise_file_limit();
         self.check()?;
         let plan = self.plan(n_files)?;
-        self.check_schedule(&plan)?;
+        let mut display = Display::new(self.quiet);
+        let checked = self.check_schedule(&plan, &mut display);
+        display.end();
+        checked?;
         if self.print_schedule {
             return plan.write_schedule(out).map(|()| 0);
         }
@@ -373,7 +380,6 @@ impl Args {
                 ended.await;
                 interrupt.send_replace(true);
             });
-            let mut display = Display::new(self.quiet);
             let report = if self.find_knee {
                 self.find_knee(plan, interrupted, &mut display).await
             } else {

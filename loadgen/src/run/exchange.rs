@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::header;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::{Body as _, Incoming};
-use tokio::task::yield_now;
+use tokio::task::{consume_budget, yield_now};
 use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
 
 use super::answer::{self, Chunk, Form, Usage};
@@ -20,7 +20,7 @@ use super::lane::{Job, Lane};
 use super::record::{Ended, Record};
 use super::sse;
 use super::stamp::Written;
-use super::target::Sender;
+use super::target::{Connection, Driver};
 
 /// The longest answer in one piece; a stream may be longer.
 const MOST_ANSWER_BYTES: usize = 64 << 20;
@@ -48,6 +48,8 @@ struct Flight<'a> {
     last_s: f64,
     events: u32,
     usage: Option<Usage>,
+    /// Tokens up to the last piece, where every piece says so.
+    counted: Option<u64>,
     form: Form,
     /// Whether the answer has named its model.
     is_known: bool,
@@ -61,23 +63,12 @@ struct Flight<'a> {
     has_ended: bool,
 }
 
-/// The timers of a request. They are set anew for the next one, which costs less than new ones:
-/// that a timer is to fire later than it was, the runtime only notes.
-pub(super) struct Timers {
-    limit: Pin<Box<Sleep>>,
-    linger: Pin<Box<Sleep>>,
-}
-
-impl Timers {
-    pub(super) fn new() -> Timers {
-        Timers { limit: Box::pin(sleep(LINGER)), linger: Box::pin(sleep(LINGER)) }
-    }
-}
-
 impl Lane {
     /// Sends a request, reads its answer and notes what became of it.
-    pub(super) async fn perform(&self, job: &Job, timers: &mut Timers) {
-        let Timers { limit, linger } = timers;
+    ///
+    /// `limit` is set anew for each request, which costs less than a new timer: that one is to fire
+    /// later than it was, the runtime only notes.
+    pub(super) async fn perform(&self, job: &Job, limit: &mut Pin<Box<Sleep>>) {
         limit.as_mut().reset(Instant::now() + self.plan().timeout);
         let has_begun = AtomicBool::new(false);
         let mut flight = Flight::begin(self, job, &has_begun);
@@ -99,20 +90,16 @@ impl Lane {
         };
         self.shared().ended_on(job.target);
         self.follow(job, tokens);
-        if let Some(Idle { sender, body }) = idle {
+        if let Some(Idle { mut connection, body }) = idle {
             let is_whole = match body {
                 None => true,
                 Some(body) => {
-                    linger.as_mut().reset(Instant::now() + LINGER);
-                    tokio::select! {
-                        biased;
-                        is_whole = run_out(body) => is_whole,
-                        () = linger => false,
-                    }
+                    let running_out = connection.driver.until(run_out(body));
+                    timeout(LINGER, running_out).await.unwrap_or(false)
                 }
             };
             if is_whole {
-                self.put_back(job.target, sender);
+                self.put_back(job.target, connection);
             }
         }
     }
@@ -142,7 +129,7 @@ impl Lane {
 
 /// A connection that can be used again once its answer has run out.
 struct Idle {
-    sender: Sender,
+    connection: Connection,
     body: Option<Incoming>,
 }
 
@@ -174,7 +161,7 @@ async fn persist(flight: &mut Flight<'_>) -> Exchanged {
         let again = users.again_after_s(job.number, refused, fault.failure, retry_after_s);
         let Some(wait_s) = again.filter(|_| lane.take_retry()) else { return Err((fault, idle)) };
         if let Some(idle) = idle {
-            lane.put_back(job.target, idle.sender);
+            lane.put_back(job.target, idle.connection);
         }
         sleep(Duration::from_secs_f64(wait_s)).await;
         flight.note(|record| record.retried(job.class));
@@ -193,8 +180,9 @@ async fn exchange(flight: &mut Flight<'_>) -> Exchanged {
         &job.prefix,
     );
     let gone = |fault| (fault, None);
-    let request = lane.request(job.target, is_chat, body).map_err(gone)?;
-    let (mut sender, response) = flight.send(request).await.map_err(gone)?;
+    let request = lane.request(job.target, is_chat, body);
+    let (mut connection, response) = flight.send(request).await.map_err(gone)?;
+    let driver = &mut connection.driver;
     flight.left();
     let status = response.status().as_u16();
     if status != 200 {
@@ -203,11 +191,11 @@ async fn exchange(flight: &mut Flight<'_>) -> Exchanged {
             .get(header::RETRY_AFTER)
             .and_then(|seconds| seconds.to_str().ok()?.parse().ok());
         let read = Limited::new(response.into_body(), MOST_REFUSAL_BYTES).collect();
-        let read = Box::pin(read).await;
+        let read = Box::pin(driver.until(read)).await;
         let (body, is_whole) = read.map_or((Bytes::new(), false), |body| (body.to_bytes(), true));
         let fault = answer::refused(status, &body, &class.form.model);
-        let is_open = is_whole && sender.http.ready().await.is_ok();
-        return Err((fault, is_open.then_some(Idle { sender, body: None })));
+        let is_open = is_whole && driver.until(connection.http.ready()).await.is_ok();
+        return Err((fault, is_open.then_some(Idle { connection, body: None })));
     }
     let is_stream = response
         .headers()
@@ -215,11 +203,11 @@ async fn exchange(flight: &mut Flight<'_>) -> Exchanged {
         .and_then(|kind| kind.to_str().ok())
         .is_some_and(|kind| kind.starts_with("text/event-stream"));
     if is_stream {
-        let body = flight.read_stream(response.into_body()).await.map_err(gone)?;
-        Ok(Idle { sender, body: Some(body) })
+        let body = flight.read_stream(response.into_body(), driver).await.map_err(gone)?;
+        Ok(Idle { connection, body: Some(body) })
     } else {
-        Box::pin(flight.read_whole(response.into_body())).await.map_err(gone)?;
-        Ok(Idle { sender, body: None })
+        Box::pin(flight.read_whole(response.into_body(), driver)).await.map_err(gone)?;
+        Ok(Idle { connection, body: None })
     }
 }
 
@@ -237,6 +225,7 @@ impl<'a> Flight<'a> {
             last_s: sent_s,
             events: 0,
             usage: None,
+            counted: Some(0),
             form: Form::default(),
             is_known: !lane.plan().checks_model,
             is_done: false,
@@ -255,11 +244,11 @@ impl<'a> Flight<'a> {
     async fn send(
         &mut self,
         mut request: http::Request<Full<Bytes>>,
-    ) -> Result<(Sender, http::Response<Incoming>), Fault> {
+    ) -> Result<(Connection, http::Response<Incoming>), Fault> {
         let mut looks = 0;
         loop {
-            let (mut sender, is_new) = match self.lane.take_idle(self.job.target) {
-                Some(sender) => (sender, false),
+            let (mut connection, is_new) = match self.lane.take_idle(self.job.target) {
+                Some(connection) => (connection, false),
                 None if looks < LOOKS => {
                     looks += 1;
                     yield_now().await;
@@ -268,16 +257,20 @@ impl<'a> Flight<'a> {
                 // What happens seldom lies apart: every request carries its future with it.
                 None => (Box::pin(self.open()).await?, true),
             };
-            if let Err(error) = sender.http.ready().await {
+            if !is_new && !connection.is_open().await {
+                continue;
+            }
+            let Connection { http, driver, written } = &mut connection;
+            if let Err(error) = driver.until(http.ready()).await {
                 if is_new {
                     return Err(Failure::Closed.because(error));
                 }
                 continue;
             }
-            sender.written.begin();
-            self.written = Some(sender.written.clone());
-            match sender.http.try_send_request(request).await {
-                Ok(response) => return Ok((sender, response)),
+            written.begin();
+            self.written = Some(written.clone());
+            match driver.until(http.try_send_request(request)).await {
+                Ok(response) => return Ok((connection, response)),
                 Err(mut refused) => match refused.take_message() {
                     Some(unsent) if !is_new => request = unsent,
                     Some(_) | None => return Err(Failure::Closed.because(refused.into_error())),
@@ -286,7 +279,7 @@ impl<'a> Flight<'a> {
         }
     }
 
-    async fn open(&mut self) -> Result<Sender, Fault> {
+    async fn open(&mut self) -> Result<Connection, Fault> {
         let began = Instant::now();
         let opened = self.lane.plan().targets[self.job.target].connect().await;
         self.opening_s += began.elapsed().as_secs_f64();
@@ -308,15 +301,21 @@ impl<'a> Flight<'a> {
     }
 
     /// Reads a stream to its `[DONE]`.
-    async fn read_stream(&mut self, mut body: Incoming) -> Result<Incoming, Fault> {
+    async fn read_stream(
+        &mut self,
+        mut body: Incoming,
+        driver: &mut Driver,
+    ) -> Result<Incoming, Fault> {
         let mut parser = sse::Parser::default();
         while !self.is_done {
-            match self.within_stall(body.frame()).await? {
+            match self.within_stall(driver.until(body.frame())).await? {
                 Some(Ok(frame)) => {
                     if let Ok(data) = frame.into_data() {
                         let at_s = self.lane.shared().now_s();
                         parser.push(&data, |event| self.event(event, at_s))?;
                     }
+                    // A server that is faster than this client keeps no other request waiting.
+                    consume_budget().await;
                 }
                 Some(Err(error)) => return Err(Failure::CutShort.because(error)),
                 None => return Err(Failure::CutShort.because("the stream ended without [DONE]")),
@@ -346,7 +345,7 @@ impl<'a> Flight<'a> {
             return Ok(());
         }
         if self.form.matches(event) {
-            self.text(at_s);
+            self.text(at_s, None);
             return Ok(());
         }
         let chunk = self.read_chunk(event)?;
@@ -355,24 +354,21 @@ impl<'a> Flight<'a> {
             if !chunk.is_last() && chunk.usage.is_none() {
                 self.form.learn(event);
             }
-            self.text(at_s);
+            self.text(at_s, chunk.usage.map(|usage| usage.completion_tokens));
         } else if chunk.is_last() {
             self.stopped_s = Some(at_s);
         }
         Ok(())
     }
 
-    async fn read_whole(&mut self, body: Incoming) -> Result<(), Fault> {
-        let body = Limited::new(body, MOST_ANSWER_BYTES)
-            .collect()
-            .await
-            .map_err(|error| Failure::CutShort.because(error))?
-            .to_bytes();
+    async fn read_whole(&mut self, body: Incoming, driver: &mut Driver) -> Result<(), Fault> {
+        let body = driver.until(Limited::new(body, MOST_ANSWER_BYTES).collect()).await;
+        let body = body.map_err(|error| Failure::CutShort.because(error))?.to_bytes();
         let chunk = self.read_chunk(&body)?;
         if chunk.has_text() || self.usage.is_some_and(|usage| usage.completion_tokens > 0) {
             if self.lane.plan().classes[self.job.class].form.is_streaming {
                 // Its user saw nothing earlier.
-                self.text(self.lane.shared().now_s());
+                self.text(self.lane.shared().now_s(), None);
                 self.note(|record| record.came_in_one_piece(self.job.class));
             } else {
                 self.events = 1;
@@ -404,14 +400,17 @@ impl<'a> Flight<'a> {
         }
         match (self.usage, self.stopped_s) {
             (Some(usage), Some(stopped_s)) if usage.completion_tokens > 0 => {
-                self.text(stopped_s);
+                self.text(stopped_s, None);
                 Ok(())
             }
             (_, _) => Err(Failure::Empty.because("a whole stream without text")),
         }
     }
 
-    fn text(&mut self, at_s: f64) {
+    /// A piece of text came, and with it perhaps the count of tokens so far.
+    fn text(&mut self, at_s: f64, counted: Option<u64>) {
+        let tokens = counted.zip(self.counted).map(|(now, before)| now.saturating_sub(before));
+        self.counted = counted;
         let (class, slo) = (self.job.class, &self.lane.plan().classes[self.job.class].slo);
         if self.first_s.is_none() {
             self.first_s = Some(at_s);
@@ -420,7 +419,7 @@ impl<'a> Flight<'a> {
             self.note(|record| record.first_text(class, slo, times));
         } else {
             let gap_s = at_s - self.last_s;
-            self.note(|record| record.more_text(class, gap_s, at_s));
+            self.note(|record| record.more_text(class, gap_s, at_s, tokens));
         }
         self.last_s = at_s;
         self.events += 1;

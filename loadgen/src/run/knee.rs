@@ -46,7 +46,7 @@ impl Args {
         while let Some(rate) = search.next_rate() {
             plan.load = Load::Rate { curve: Curve::constant(rate), process: self.arrival };
             plan.reseed(plan.seed.wrapping_add(1));
-            match self.check_schedule(&plan) {
+            match self.check_schedule(&plan, display) {
                 Err(nothing_due) if steps.is_empty() => return Err(nothing_due),
                 Err(_) => {
                     limit = Some(Limit::TooShort);

@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::engines::{self, Look};
-use super::lane::{Lane, Share, Shared};
+use super::lane::{Lane, Share, Shared, TURNS_BETWEEN_LOOKS};
 use super::plan::{Load, Plan};
 use super::record::Record;
 use super::replicas::{self, Seen};
@@ -185,8 +185,11 @@ fn start_lanes(
         let lane = Arc::new(Lane::new(Arc::clone(shared), connections, users));
         lanes.push(Arc::clone(&lane));
         let (stopped, alive, pacing) = (stopped.clone(), alive.clone(), pacing.clone());
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(Error::Thread)?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .event_interval(TURNS_BETWEEN_LOOKS)
+            .build()
+            .map_err(Error::Thread)?;
         thread::Builder::new()
             .name("lane".to_owned())
             .spawn(move || {

@@ -366,8 +366,13 @@ mod tests {
     use super::*;
 
     fn class(name: &str, weight: f64, lengths: Lengths) -> Class {
-        let form =
-            Form { model: "m".to_owned(), is_chat: true, is_streaming: true, forces_length: true };
+        let form = Form {
+            model: "m".to_owned(),
+            is_chat: true,
+            is_streaming: true,
+            forces_length: true,
+            counts_tokens: false,
+        };
         let slo = Slo { ttft_s: 2.0, tpot_s: 0.2, e2e_s: None };
         Class { name: name.to_owned(), weight, form, lengths, slo }
     }

@@ -5,6 +5,8 @@
 
 use std::io::{IsTerminal as _, Write as _};
 
+use tokio::time::Instant;
+
 use super::measure::Progress;
 
 const BAR_COLUMNS: usize = 20;
@@ -18,6 +20,7 @@ pub struct Display {
     is_quiet: bool,
     is_terminal: bool,
     next_s: f64,
+    made: Instant,
     /// What is in front of each line.
     label: String,
 }
@@ -27,7 +30,15 @@ impl Display {
     #[must_use]
     pub fn new(is_quiet: bool) -> Display {
         let is_terminal = std::io::stderr().is_terminal();
-        Display { is_quiet, is_terminal, next_s: PLAIN_PERIOD_S, label: String::new() }
+        let (next_s, made) = (PLAIN_PERIOD_S, Instant::now());
+        Display { is_quiet, is_terminal, next_s, made, label: String::new() }
+    }
+
+    /// Shows how many requests of a trace were read before the run, and which share of it that is
+    /// if its length is known.
+    pub fn reading(&mut self, n: u64, share: Option<f64>) {
+        let elapsed_s = self.made.elapsed().as_secs_f64();
+        self.line(elapsed_s, share, &format!("reading the trace: {n} requests"));
     }
 
     /// A new stretch of the run begins.
@@ -38,10 +49,6 @@ impl Display {
 
     /// Shows how far it is, of `span_s` seconds if that is known.
     pub fn show(&mut self, progress: Progress, span_s: Option<f64>) {
-        if self.is_quiet || (!self.is_terminal && progress.elapsed_s < self.next_s) {
-            return;
-        }
-        self.next_s = progress.elapsed_s + PLAIN_PERIOD_S;
         let Progress { elapsed_s, scheduled, completed, errors, in_flight } = progress;
         let share = span_s.map(|span_s| (elapsed_s / span_s.max(1e-9)).min(1.0));
         let counts = format!(
@@ -49,16 +56,25 @@ impl Display {
             self.label,
             spent(elapsed_s, span_s)
         );
+        self.line(elapsed_s, share, &counts);
+    }
+
+    fn line(&mut self, elapsed_s: f64, share: Option<f64>, words: &str) {
+        if self.is_quiet || (!self.is_terminal && elapsed_s < self.next_s) {
+            return;
+        }
+        self.next_s = elapsed_s + PLAIN_PERIOD_S;
         let line = match self.is_terminal {
-            true => format!("\r{}\x1b[K", fitted(share, &counts)),
-            false => format!("{counts}\n"),
+            true => format!("\r{}\x1b[K", fitted(share, words)),
+            false => format!("{words}\n"),
         };
         // Progress that nobody can read is no reason to end a run.
         drop(std::io::stderr().lock().write_all(line.as_bytes()));
     }
 
     /// Leaves the line to what comes after.
-    pub fn end(&self) {
+    pub fn end(&mut self) {
+        self.next_s = PLAIN_PERIOD_S;
         if !self.is_quiet && self.is_terminal {
             drop(std::io::stderr().lock().write_all(b"\r\x1b[K"));
         }

@@ -31,6 +31,8 @@ pub struct Form {
     /// Whether the output's length is forced (`ignore_eos`, `min_tokens`), which vLLM and SGLang
     /// know.
     pub forces_length: bool,
+    /// Whether each piece is to say how many tokens there were up to it, which vLLM and SGLang know.
+    pub counts_tokens: bool,
 }
 
 /// Words that are one token each, with a space before them, in the vocabularies of GPT-2, Llama 3
@@ -105,7 +107,7 @@ impl Prompts {
         let mut body = Vec::with_capacity(320 + input_tokens as usize * 6);
         body.extend_from_slice(b"{\"model\":");
         // A name is text: writing it as JSON cannot fail.
-        body.extend_from_slice(serde_json::Value::from(form.model.as_str()).to_string().as_bytes());
+        drop(serde_json::to_writer(&mut body, &form.model));
         let quote: (&[u8], &[u8]) = match (form.is_chat, self.alphabet) {
             (true, _) => (b",\"messages\":[{\"role\":\"user\",\"content\":\"", b"\"}]"),
             (false, Alphabet::Words) => (b",\"prompt\":\"", b"\""),
@@ -124,7 +126,11 @@ impl Prompts {
             body.extend_from_slice(output.as_bytes());
         }
         if form.is_streaming {
-            body.extend_from_slice(b",\"stream\":true,\"stream_options\":{\"include_usage\":true}");
+            body.extend_from_slice(b",\"stream\":true,\"stream_options\":{\"include_usage\":true");
+            if form.counts_tokens {
+                body.extend_from_slice(b",\"continuous_usage_stats\":true");
+            }
+            body.push(b'}');
         }
         body.push(b'}');
         Bytes::from(body)
@@ -204,7 +210,7 @@ mod tests {
 
     fn form(is_chat: bool) -> Form {
         let model = "a \"b\"".to_owned();
-        Form { model, is_chat, is_streaming: true, forces_length: true }
+        Form { model, is_chat, is_streaming: true, forces_length: true, counts_tokens: true }
     }
 
     fn prompt(prompts: &Prompts, number: u64, input: u32, prefix: &Prefix) -> Vec<String> {
@@ -224,7 +230,8 @@ mod tests {
         assert_eq!(json["model"], "a \"b\"");
         assert_eq!(json["max_tokens"], 7);
         assert_eq!(json["min_tokens"], 7);
-        assert_eq!(json["stream_options"]["include_usage"], true);
+        let options = serde_json::json!({"include_usage": true, "continuous_usage_stats": true});
+        assert_eq!(json["stream_options"], options);
         let content = json["messages"][0]["content"].as_str().unwrap();
         assert_eq!(content.split(' ').count(), 20);
         let plain = Form { is_streaming: false, forces_length: false, ..form(false) };

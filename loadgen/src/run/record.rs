@@ -30,6 +30,17 @@ impl Times {
         self.0.saturating_record(micros(seconds));
     }
 
+    /// Adds one so many times.
+    pub fn note_n(&mut self, seconds: f64, n: u64) {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "the cast saturates at 0 and at what the histogram saturates too"
+        )]
+        let us = (seconds * 1e6).round() as u64;
+        self.0.saturating_record_n(us, u32::try_from(n).unwrap_or(u32::MAX));
+    }
+
     /// Adds those of another part of the run.
     pub fn merge(&mut self, other: &Times) {
         self.0.add(&other.0).expect("both have the same bounds");
@@ -139,6 +150,11 @@ pub struct Class {
     pub tpot: Times,
     /// Between two pieces of text.
     pub itl: Times,
+    /// Between two tokens: each token of a piece has its share of the wait for the piece, by the
+    /// count that came with it.
+    pub token_itl: Times,
+    /// Pieces after the first that came without a count of their tokens.
+    pub uncounted_pieces: u64,
     /// From the intended start to the end of a whole answer.
     pub e2e: Times,
     /// From the intended start to the actual one, less what the opening of a connection took.
@@ -195,6 +211,8 @@ impl Class {
         self.ttft_from_send.merge(&other.ttft_from_send);
         self.tpot.merge(&other.tpot);
         self.itl.merge(&other.itl);
+        self.token_itl.merge(&other.token_itl);
+        self.uncounted_pieces += other.uncounted_pieces;
         self.e2e.merge(&other.e2e);
         self.schedule_lag.merge(&other.schedule_lag);
         self.open.merge(&other.open);
@@ -283,9 +301,15 @@ impl Record {
         self.classes[class].in_one_piece += 1;
     }
 
-    /// More text of an answer came, so long after the piece before it.
-    pub(super) fn more_text(&mut self, class: usize, gap_s: f64, at_s: f64) {
-        self.classes[class].itl.note(gap_s);
+    /// More text of an answer came, so long after the piece before it, of so many tokens if that is
+    /// known.
+    pub(super) fn more_text(&mut self, class: usize, gap_s: f64, at_s: f64, tokens: Option<u64>) {
+        let class = &mut self.classes[class];
+        class.itl.note(gap_s);
+        match tokens {
+            Some(n @ 1..) => class.token_itl.note_n(gap_s / n as f64, n),
+            Some(0) | None => class.uncounted_pieces += 1,
+        }
         self.timeline.at(at_s).events += 1;
     }
 

@@ -107,6 +107,8 @@ pub struct ClassReport {
     pub tpot: Summary,
     /// Between two pieces of text.
     pub itl: Summary,
+    /// Between two tokens, where it is known how many each piece held.
+    pub token_itl: Summary,
     /// From the intended start to the end of a whole answer.
     pub e2e: Summary,
     /// From the intended start to the actual one.
@@ -154,6 +156,7 @@ impl ClassReport {
             ttft_from_send: Summary::of(&class.ttft_from_send),
             tpot: Summary::of(&class.tpot),
             itl: Summary::of(&class.itl),
+            token_itl: Summary::of(&between_tokens(class)),
             e2e: Summary::of(&class.e2e),
             schedule_lag: Summary::of(&class.schedule_lag),
             without_first_token: class.tokenless,
@@ -383,6 +386,16 @@ fn busy_s(record: &record::Record, warmup_s: f64, span_s: f64) -> f64 {
         (came > 0).then(|| took_s * all as f64 / came as f64)
     });
     times.reduce(f64::min).unwrap_or(span_s)
+}
+
+/// The times between tokens; none unless the tokens of every piece are known.
+fn between_tokens(class: &record::Class) -> Times {
+    if class.uncounted_pieces == 0 {
+        return class.token_itl.clone();
+    }
+    // A piece of text is a token at least: where there are as many, each of them is one.
+    let is_one_each = class.uncounted == 0 && class.events == class.output_tokens;
+    if is_one_each && class.events > 0 { class.itl.clone() } else { Times::default() }
 }
 
 /// The load in words.

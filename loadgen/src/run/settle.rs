@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail, ensure};
 
 use super::plan::{Class, ClassSpec, Load, Plan};
+use super::progress::Display;
 use super::prompt::{Alphabet, Form, Prompts};
 use super::slo::Slo;
 use super::target::{Page, Target, Tls};
@@ -22,6 +23,8 @@ const RUN_S: f64 = 60.0;
 const OTHER_FILES: u64 = 64;
 /// The most connections unless told otherwise; the machine's limit of files may be lower.
 const MOST_CONNECTIONS: u64 = 50_000;
+/// Requests of a schedule that are read between two looks at how far it is.
+const SHOWN_EACH: u64 = 1 << 16;
 
 impl Args {
     pub(super) fn plan(&self, files: u64) -> anyhow::Result<Plan> {
@@ -112,6 +115,7 @@ impl Args {
             is_chat: self.endpoint == Endpoint::Chat,
             is_streaming: !self.plain,
             forces_length: !self.natural_length,
+            counts_tokens: self.count_tokens,
         };
         let slo = Slo { ttft_s: self.slo_ttft, tpot_s: self.slo_tpot, e2e_s: self.slo_e2e };
         if self.class.is_empty() {
@@ -166,14 +170,18 @@ impl Args {
 
     /// Reads the schedule before anything is sent: a broken row of a trace is told before the run
     /// rather than in the middle of it, and a run in which nothing is due measures nothing.
-    pub(super) fn check_schedule(&self, plan: &Plan) -> anyhow::Result<()> {
+    pub(super) fn check_schedule(&self, plan: &Plan, display: &mut Display) -> anyhow::Result<()> {
         if let Load::Users { .. } = plan.load {
             return Ok(());
         }
         let is_trace = self.trace.is_some();
         let mut is_empty = true;
-        for planned in plan.schedule()? {
-            is_empty &= !plan.counts(planned?.due_s);
+        for (n, planned) in (1..).zip(plan.schedule()?) {
+            let due_s = planned?.due_s;
+            is_empty &= !plan.counts(due_s);
+            if n % SHOWN_EACH == 0 {
+                display.reading(n, plan.span_s().map(|span_s| due_s / span_s));
+            }
             if !is_empty && !is_trace {
                 break;
             }

@@ -3,9 +3,12 @@
 //! Must not know what is asked there.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -58,10 +61,56 @@ pub enum Error {
 
 /// The connection to one server, idle or in use.
 #[derive(Debug)]
-pub(super) struct Sender {
+pub(super) struct Connection {
     pub(super) http: http1::SendRequest<Full<Bytes>>,
+    pub(super) driver: Driver,
     /// When bytes were handed to the kernel.
     pub(super) written: Written,
+}
+
+impl Connection {
+    /// Whether it can be used, as far as it has come to this machine.
+    pub(super) async fn is_open(&mut self) -> bool {
+        poll_fn(|context| {
+            self.driver.drive(context);
+            Poll::Ready(())
+        })
+        .await;
+        !self.http.is_closed()
+    }
+}
+
+/// Moves the bytes of a connection, but only while something is awaited of it: in the task that asks
+/// rather than in one of its own, as these would wake each other for every piece of an answer.
+pub(super) struct Driver(Option<Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>>);
+
+impl fmt::Debug for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Driver(open)" } else { "Driver(ended)" })
+    }
+}
+
+impl Driver {
+    /// Waits for what is asked of the connection.
+    pub(super) async fn until<T>(&mut self, done: impl Future<Output = T>) -> T {
+        let mut done = pin!(done);
+        poll_fn(|context| {
+            if let Poll::Ready(done) = done.as_mut().poll(context) {
+                return Poll::Ready(done);
+            }
+            self.drive(context);
+            // What has just come goes on at once, without a turn of the runtime.
+            done.as_mut().poll(context)
+        })
+        .await
+    }
+
+    fn drive(&mut self, context: &mut Context<'_>) {
+        // How it ended is told by the request that is on it.
+        if self.0.as_mut().is_some_and(|moving| moving.as_mut().poll(context).is_ready()) {
+            self.0 = None;
+        }
+    }
 }
 
 /// One server.
@@ -136,8 +185,8 @@ impl Target {
         format!("{}{path}", self.prefix)
     }
 
-    /// Opens a connection; a task of its own moves its bytes until either side closes it.
-    pub(super) async fn connect(&self) -> Result<Sender, Fault> {
+    /// Opens a connection.
+    pub(super) async fn connect(&self) -> Result<Connection, Fault> {
         let opening = async {
             let stream = TcpStream::connect((self.host.as_str(), self.port))
                 .await
@@ -163,19 +212,17 @@ impl Target {
 
     /// Asks for a page on a connection of its own; its status and body.
     pub(super) async fn get(&self, path: &str) -> Result<(u16, Bytes), Fault> {
-        let mut sender = self.connect().await?;
+        let Connection { mut http, mut driver, .. } = self.connect().await?;
         let request = http::Request::get(path)
             .header(http::header::HOST, self.authority())
             .body(Full::new(Bytes::new()))
             .map_err(|error| Failure::Malformed.because(error))?;
-        let response = sender
-            .http
-            .send_request(request)
-            .await
-            .map_err(|error| Failure::Closed.because(error))?;
+        let sent = driver.until(http.send_request(request)).await;
+        let response = sent.map_err(|error| Failure::Closed.because(error))?;
         let status = response.status().as_u16();
         let body = Limited::new(response.into_body(), MOST_PAGE_BYTES);
-        let body = body.collect().await.map_err(|error| Failure::CutShort.because(error))?;
+        let body = driver.until(body.collect()).await;
+        let body = body.map_err(|error| Failure::CutShort.because(error))?;
         Ok((status, body.to_bytes()))
     }
 }
@@ -208,7 +255,7 @@ impl Page {
     }
 }
 
-async fn handshake<S>(stream: S, written: Written) -> Result<Sender, Fault>
+async fn handshake<S>(stream: S, written: Written) -> Result<Connection, Fault>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
@@ -217,11 +264,7 @@ where
         .handshake(TokioIo::new(stream))
         .await
         .map_err(|error| Failure::Connect.because(error))?;
-    tokio::spawn(async move {
-        // How it ended is told by the request that was on it.
-        drop(connection.await);
-    });
-    Ok(Sender { http, written })
+    Ok(Connection { http, driver: Driver(Some(Box::pin(connection))), written })
 }
 
 /// Whether the server or this machine refused.

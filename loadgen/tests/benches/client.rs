@@ -1,12 +1,13 @@
 //! How near the load generator comes to a bare client of the same HTTP stack, in one run:
-//! `cargo bench -p loadgen --bench client`.
+//! `cargo bench -p loadgen --bench client`, or with ` -- 1 64` behind it for answers of that many
+//! events only.
 //!
 //! The server is a process of its own with one thread. The bare client has one thread: it sends the
 //! same bytes in a closed loop over as many connections, reads every frame, and looks at none. The
 //! load generator sends with one thread. Rates depend on what else the machine does; the processor
 //! time of a request, which is beside them, hardly.
 //!
-//! At half of the rate that the load generator has reached, its schedule lag is set beside that of
+//! At half of the bare client's rate, the load generator's schedule lag is set beside that of
 //! a bare sender: one thread with the same arrivals and the same timer, which writes prepared bytes
 //! into connections that are open, and throws away what comes back. What that is late, this machine
 //! is with this server on its processors; the rest is the load generator's.
@@ -62,7 +63,11 @@ fn main() {
     }
     println!("                 requests/s            µs/request   lag p99 at half, ms");
     println!("events writes    bare  loadgen  ratio  bare loadgen        bare loadgen");
+    let only: Vec<usize> = args.iter().filter_map(|arg| arg.parse().ok()).collect();
     for (n_events, is_batched) in [(1, true), (8, true), (8, false), (64, true), (64, false)] {
+        if !only.is_empty() && !only.contains(&n_events) {
+            continue;
+        }
         let server = Server::start(n_events, is_batched);
         let (mut bare, mut ours) = ((0.0, 0.0), (0.0, 0.0));
         for _ in 0..ROUNDS {
@@ -79,8 +84,8 @@ fn main() {
             ours = if round.0 > ours.0 { round } else { ours };
         }
         let p99_ms = |lag: &Times| lag.quantile(0.99).unwrap() * 1e3;
-        let bare_lag_ms = p99_ms(&bare_lag(server.address, ours.0 / 2.0));
-        let half = outcome(server.address, ours.0 / 2.0, 1_000).record.total();
+        let bare_lag_ms = p99_ms(&bare_lag(server.address, bare.0 / 2.0));
+        let half = outcome(server.address, bare.0 / 2.0, 1_000).record.total();
         let lag_ms = p99_ms(&half.schedule_lag);
         let writes = if is_batched { "one" } else { "each" };
         println!(
@@ -172,7 +177,13 @@ async fn answer(mut stream: TcpStream, writes: Arc<Vec<Vec<u8>>>) {
 }
 
 fn form() -> Form {
-    Form { model: "m".to_owned(), is_chat: true, is_streaming: true, forces_length: true }
+    Form {
+        model: "m".to_owned(),
+        is_chat: true,
+        is_streaming: true,
+        forces_length: true,
+        counts_tokens: false,
+    }
 }
 
 /// Requests a second of the bare client, and its processor time for each, in microseconds.

@@ -83,11 +83,47 @@ fn a_right_stream_is_timed_and_counted() {
         assert!((0.02..expected * 1.01).contains(&mean), "{metric}: {mean} {expected}");
     }
     assert_eq!(at(&report, "/itl/count"), 400.0);
+    // As many tokens as pieces: each piece was one.
+    assert_eq!(report["token_itl"], report["itl"]);
     assert_eq!(at(&report, "/output_tokens"), 500.0);
     assert_eq!(at(&report, "/prompt_tokens_ratio"), 1.0);
     for metric in ["ttft", "tpot", "itl", "e2e", "schedule_lag"] {
         for part in ["p50", "p90", "p99", "max"] {
             assert!(report[metric][part].is_f64(), "{metric}.{part}");
+        }
+    }
+}
+
+/// Three pieces of 1, 3 and 2 tokens, 30 ms apart.
+#[test]
+fn the_time_between_tokens_is_known_only_where_pieces_say_how_many_they_hold() {
+    for counts in [true, false] {
+        let server = Server::start(move |asked| {
+            let mut acts = vec![stream_head()];
+            for counted in [1, 4, 6] {
+                let mut text =
+                    json!({"model": "m", "choices": [{"index": 0, "delta": {"content": " a"}}]});
+                if counts {
+                    text["usage"] = json!({"prompt_tokens": 9, "completion_tokens": counted});
+                }
+                acts.extend([event(&text), Act::Wait(Duration::from_millis(30))]);
+            }
+            acts.extend(stream_end(asked.prompt_tokens(), 6));
+            acts
+        });
+        let report = report(&server.url(), &format!("{HUNDRED} --count-tokens"));
+        let asked = &server.asked()[0].body["stream_options"];
+        assert_eq!(asked["continuous_usage_stats"], true);
+        assert_eq!((at(&report, "/completed"), at(&report, "/itl/count")), (100.0, 200.0));
+        let unknown = report["unknown"].to_string();
+        assert_eq!(unknown.contains("between tokens is unknown"), !counts, "{unknown}");
+        if counts {
+            assert_eq!(at(&report, "/token_itl/count"), 500.0);
+            let (tokens, pieces) = (at(&report, "/token_itl/mean"), at(&report, "/itl/mean"));
+            assert!((tokens * 5.0 / (pieces * 2.0) - 1.0).abs() < 0.01, "{tokens} {pieces}");
+        } else {
+            assert_eq!(at(&report, "/token_itl/count"), 0.0);
+            assert!(report["token_itl"]["p50"].is_null());
         }
     }
 }

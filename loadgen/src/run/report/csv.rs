@@ -32,7 +32,7 @@ pub(super) fn render(report: &Report) -> String {
             let mut text = "class,scheduled,sent,completed,errors,unfinished,retries,offered_rate,\
                             achieved_rate,goodput,attainment,output_tokens_rate"
                 .to_owned();
-            for name in ["ttft", "tpot", "itl", "e2e", "schedule_lag"] {
+            for name in ["ttft", "tpot", "itl", "token_itl", "e2e", "schedule_lag"] {
                 for part in ["p50", "p90", "p99", "max"] {
                     text.push_str(&format!(",{name}_{part}"));
                 }
@@ -67,7 +67,8 @@ fn row(text: &mut String, class: &ClassReport, trust: &str) {
         class.attainment,
         class.output_tokens_rate,
     ];
-    let times = [&class.ttft, &class.tpot, &class.itl, &class.e2e, &class.schedule_lag];
+    let times =
+        [&class.ttft, &class.tpot, &class.itl, &class.token_itl, &class.e2e, &class.schedule_lag];
     let times =
         times.into_iter().flat_map(|Summary { p50, p90, p99, max, .. }| [*p50, *p90, *p99, *max]);
     for value in rates.into_iter().chain(times) {

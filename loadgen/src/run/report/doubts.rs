@@ -201,10 +201,15 @@ pub(super) fn unknown(plan: &Plan, report: &Report) -> Vec<String> {
         );
     } else {
         unknown.push(
-            "ITL is between pieces of text; a piece may hold several tokens. TPOT counts tokens as \
-             the server does."
-                .to_owned(),
+            "ITL is between pieces of text. TPOT counts tokens as the server does.".to_owned(),
         );
+        if report.total.itl.count > 0 && report.total.token_itl.count == 0 {
+            unknown.push(
+                "The time between tokens is unknown: pieces may hold several, and do not say how \
+                 many (--count-tokens has vLLM and SGLang say it)."
+                    .to_owned(),
+            );
+        }
     }
     if report.total.uncounted > 0 {
         unknown.push(format!(

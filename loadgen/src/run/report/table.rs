@@ -176,6 +176,7 @@ fn times(text: &mut String, class: &ClassReport) {
         ("  from the send", &class.ttft_from_send),
         ("time per token", &class.tpot),
         ("between pieces", &class.itl),
+        ("between tokens", &class.token_itl),
         ("whole answer", &class.e2e),
         ("schedule lag", &class.schedule_lag),
     ] {
