@@ -293,10 +293,10 @@ impl Lane {
         while let Some((due_s, follower)) = self.later.take(now_s) {
             let job = match follower {
                 Next::Turn(job) => Some(job),
-                Next::User => self.next_of(share).map(|job| Job { due_s, ..job }),
+                Next::User => self.next_of(share),
             };
-            if job.is_some() {
-                return job;
+            if let Some(job) = job {
+                return Some(Job { due_s, ..job });
             }
         }
         let job = next.take_if(|job| job.due_s <= now_s)?;

@@ -21,6 +21,7 @@ use super::measure::Outcome;
 use super::plan::{Load, Plan};
 use super::record::{self, Times};
 use super::seeds::Seeds;
+use super::settle::processors;
 use super::slo::{Requirement, Slo, Verdict, attainment, n_judged};
 use super::timeline::Point;
 
@@ -188,8 +189,9 @@ pub struct Client {
     /// Processor time for each request that ended, those of the warm-up and the cool-down too, in
     /// seconds.
     pub cpu_s_per_request: Option<f64>,
-    /// Requests like these that as many processors as there are threads would send in a second,
-    /// by that time: an estimate, and too low where a run is idle for the most part.
+    /// Requests like these that the threads could send in a second by that time, on as many
+    /// processors as there are for them: an estimate, and too low where a run is idle for the most
+    /// part.
     pub ceiling_rate: Option<f64>,
 }
 
@@ -301,7 +303,7 @@ impl Report {
             cpu_s_per_request,
             ceiling_rate: cpu_s_per_request
                 .filter(|cpu_s| *cpu_s > 0.0)
-                .map(|cpu_s| plan.n_lanes as f64 / cpu_s),
+                .map(|cpu_s| plan.n_lanes.min(processors()) as f64 / cpu_s),
         };
         let is_valid = !client.is_bottleneck && !outcome.is_interrupted;
         let mut report = Report {

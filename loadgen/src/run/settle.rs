@@ -71,7 +71,7 @@ impl Args {
             "--cooldown is counted from the end of the run: expected --duration beside --trace"
         );
         let most = files.saturating_sub(OTHER_FILES).clamp(1, MOST_CONNECTIONS);
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let processors = processors();
         Ok(Plan {
             targets,
             balance: self.balance,
@@ -194,4 +194,9 @@ impl Args {
             (true, false) => bail!("nothing is due within the run: raise --rate or --duration"),
         }
     }
+}
+
+/// Processors that this process may use.
+pub(super) fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
