@@ -76,11 +76,11 @@ const USABLE_SPREAD: f64 = 0.25;
 const MIN_STEPS: f64 = 5.0;
 /// Longest interval that is one row.
 const MAX_ROW_S: f64 = 60.0;
-/// A row is at least this many mean prompts long: in tokens of either kind, or in the times that first
-/// tokens took, within which a prompt is computed. Engines count a prompt whole when its last piece is
-/// computed, so the one that a sample cuts in two stands on one side of it and its work on both: with
-/// prompts of 12,000 tokens a row of five seconds holds two or three of them, and the fit takes two
-/// thirds of their price for noise. At low load, and with long answers, few prompts are that long.
+/// A row is at least this many mean prompts long, in tokens of either kind. Engines count a prompt
+/// whole when its last piece is computed, so the one that a sample cuts in two stands on one side of
+/// it and its work on both: with prompts of 12,000 tokens a row of five seconds holds two or three of
+/// them, and the fit takes two thirds of their price for noise. At low load the engine rests before
+/// that many have come: there the row may end that is as many times as long as their first tokens took.
 const PROMPTS_IN_ROW: f64 = 10.0;
 
 /// Work of one replica between two samples, in which it never rested.
@@ -156,14 +156,20 @@ impl Interval {
     /// Whether it is long enough to be a row: what its ends cut in two matters little.
     #[must_use]
     pub fn is_whole(&self) -> bool {
-        let is_long = self.prompts.is_none_or(|prompts| {
-            let tokens = (self.prompt + self.generated) * prompts;
-            let is_told = |sum_s| self.seconds * prompts >= PROMPTS_IN_ROW * sum_s;
-            prompts > 0.0
-                && (tokens >= PROMPTS_IN_ROW * self.prompt
-                    || self.first_tokens_s.is_some_and(is_told))
+        let prompts_tell = self.prompts.is_none_or(|prompts| {
+            (self.prompt + self.generated) * prompts >= PROMPTS_IN_ROW * self.prompt
+                && prompts > 0.0
         });
-        self.steps >= MIN_STEPS && (is_long || self.seconds >= MAX_ROW_S)
+        self.steps >= MIN_STEPS && (prompts_tell || self.seconds >= MAX_ROW_S)
+    }
+
+    /// Whether it may be a row where nothing follows, for the engine came to rest.
+    #[must_use]
+    pub fn is_enough(&self) -> bool {
+        let is_long = self.prompts.zip(self.first_tokens_s).is_some_and(|(prompts, sum_s)| {
+            prompts > 0.0 && self.seconds * prompts >= PROMPTS_IN_ROW * sum_s
+        });
+        self.steps >= MIN_STEPS && is_long
     }
 
     /// Whether an engine exposes all that an interval is made of.

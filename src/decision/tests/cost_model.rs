@@ -308,7 +308,7 @@ fn an_engine_that_tells_nothing_of_its_kv_cache_is_measured_instead_of_learned()
 }
 
 #[test]
-fn a_row_is_ten_mean_prompts_long_in_tokens_or_in_time_or_a_minute() {
+fn a_row_is_ten_mean_prompts_long_or_a_minute() {
     let part = |prompts, prompt, generated| Interval {
         prompts: Some(prompts),
         ..interval(5.0, 50.0, prompt, generated, 0.1)
@@ -325,18 +325,39 @@ fn a_row_is_ten_mean_prompts_long_in_tokens_or_in_time_or_a_minute() {
         four,
         Interval { prompts: Some(10.0), ..interval(20.0, 200.0, 120_000.0, 40.0, 0.1) }
     );
-    // One of 6,000 tokens, within which first tokens took half a second, or as long as the row.
-    let told = |first_tokens_s| Interval {
-        first_tokens_s: Some(first_tokens_s),
-        ..part(1.0, 6_000.0, 50.0)
-    };
-    assert!(told(0.5).is_whole() && !told(0.51).is_whole());
     // None ended: one may have begun, until it is a minute.
     let none = part(0.0, 0.0, 500.0);
     let minute = (1..12).fold(none, |row, _| row.then(none));
     assert!(!none.is_whole() && minute.is_whole());
     // An engine that does not count them.
     assert!(interval(5.0, 50.0, 30_000.0, 10.0, 0.1).is_whole());
+}
+
+#[test]
+fn where_the_engine_rests_a_row_is_ten_times_as_long_as_its_first_tokens_took() {
+    let told = |prompts, first_tokens_s| Interval {
+        prompts: Some(prompts),
+        first_tokens_s,
+        ..interval(5.0, 50.0, 6_000.0, 50.0, 0.1)
+    };
+    assert!(told(1.0, Some(0.5)).is_enough() && !told(1.0, Some(0.51)).is_enough());
+    assert!(told(2.0, Some(1.0)).is_enough() && !told(2.0, Some(1.02)).is_enough());
+    assert!(!told(0.0, Some(0.0)).is_enough() && !told(1.0, None).is_enough());
+    // A prompt of 6,000 tokens in each five seconds, three times; then rest.
+    let rows = |first_token_s: f64| {
+        let mut bench = Bench::new(1);
+        let (idle, busy) = (Does::default(), Does { prompt: 1_200.0, ..Does::serving(1.0) });
+        for does in [idle, idle, busy, busy, busy, idle] {
+            let sample = bench.sample(0);
+            let prompts = f64::from(u8::from(does.running > 0.0));
+            *sample.ttft_count.get_or_insert(0.0) += prompts;
+            *sample.ttft_sum_s.get_or_insert(0.0) += prompts * first_token_s;
+            bench.pass(5_000, |_| does);
+            bench.decide();
+        }
+        bench.state.cost.rows()
+    };
+    assert!((rows(0.5) - 2.0).abs() < 0.01 && rows(1.1) < 0.01, "{} {}", rows(0.5), rows(1.1));
 }
 
 #[test]
