@@ -97,7 +97,10 @@
 //!   other people's prompts, long prompts behind each other), down to 0.85, and comes back slowly.
 //! - A row of the cost model is as long as ten mean prompts, a minute at most: engines count a prompt
 //!   whole when its last piece is computed, and the one that a sample cuts in two is noise that takes
-//!   from its own price.
+//!   from its own price. Where the engine rests sooner, ten times what first tokens took is enough.
+//! - While the fit is wrong its rows are learned apart as well, and take its place once they make one
+//!   that is right. A fit of two engines meets the means of both, at a price that is neither's.
+//! - Rule 5 learns nothing from lateness until a cold start after the last change of the count.
 //! - Headroom and hold are rehearsed: twenty fleets of arithmetic meet the work that was there, and
 //!   the settings of the cheapest that is late for no more than 1 % are in force from the first
 //!   half hour on. Until then headroom covers four fifths of past growth and releases teach the hold.

@@ -30,9 +30,16 @@ const OUTLIER_ABOVE: f64 = 0.2;
 const OUTLIER_BELOW: f64 = 0.4;
 /// An outlier keeps this share of its weight, so that a truly changed engine is still learned.
 const OUTLIER_FLOOR: f64 = 0.05;
-/// Mean error above which the engine is no longer the one that was learned, and what was learned
-/// before is forgotten twenty times as fast.
-const ERROR_CHANGED: f64 = 0.3;
+/// Mean error before the first row was predicted: too large to be usable.
+const ERROR_UNKNOWN: f64 = 0.3;
+/// Mean error above which this may be another engine than was learned, so that its rows are learned
+/// apart too: three times the noise of a quiet machine. A rollout to a GPU twice as fast makes 0.3.
+const ERROR_DOUBTFUL: f64 = 3.0 * ERROR_MIN;
+/// Of two usable fits the one learned apart takes over if its mean error is this share of the other's.
+const MUCH_BETTER: f64 = 0.5;
+/// What is learned apart begins anew after so many rows (half an hour): it may itself hold two engines,
+/// as in a rollout.
+const APART_ROWS: f64 = 360.0;
 /// Rows over which the mean error is taken.
 const ERROR_ROWS: f64 = 60.0;
 /// Rows before the first fit is used to judge others.
@@ -72,7 +79,8 @@ const MAX_ROW_S: f64 = 60.0;
 /// A row is at least this many mean prompts long, in tokens of either kind. Engines count a prompt
 /// whole when its last piece is computed, so the one that a sample cuts in two stands on one side of
 /// it and its work on both: with prompts of 12,000 tokens a row of five seconds holds two or three of
-/// them, and the fit takes two thirds of their price for noise.
+/// them, and the fit takes two thirds of their price for noise. At low load the engine rests before
+/// that many have come: there the row may end that is as many times as long as their first tokens took.
 const PROMPTS_IN_ROW: f64 = 10.0;
 
 /// Work of one replica between two samples, in which it never rested.
@@ -84,6 +92,8 @@ pub struct Interval {
     pub steps: f64,
     /// Prompts that were completed; `None` where the engine does not count them.
     pub prompts: Option<f64>,
+    /// Seconds to their first tokens, added up; `None` where the engine does not tell.
+    pub first_tokens_s: Option<f64>,
     /// Prompt tokens that cost work.
     pub prompt: f64,
     /// Generated tokens.
@@ -116,6 +126,7 @@ impl Interval {
             seconds: seconds(elapsed_ms),
             steps: grown(|sample| sample.steps)?,
             prompts: grown(|sample| sample.ttft_count),
+            first_tokens_s: grown(|sample| sample.ttft_sum_s),
             prompt: grown(|sample| sample.prompt_tokens)?,
             generated: grown(|sample| sample.generated_tokens)?,
             kv: f64::midpoint(usable(before.kv_usage)?, usable(after.kv_usage)?).min(1.0),
@@ -130,10 +141,12 @@ impl Interval {
     #[must_use]
     pub fn then(self, next: Interval) -> Interval {
         let seconds = self.seconds + next.seconds;
+        let both = |before: Option<f64>, after: Option<f64>| Some(before? + after?);
         Interval {
             seconds,
             steps: self.steps + next.steps,
-            prompts: self.prompts.zip(next.prompts).map(|(before, after)| before + after),
+            prompts: both(self.prompts, next.prompts),
+            first_tokens_s: both(self.first_tokens_s, next.first_tokens_s),
             prompt: self.prompt + next.prompt,
             generated: self.generated + next.generated,
             kv: (self.kv * self.seconds + next.kv * next.seconds) / seconds,
@@ -148,6 +161,15 @@ impl Interval {
                 && prompts > 0.0
         });
         self.steps >= MIN_STEPS && (prompts_tell || self.seconds >= MAX_ROW_S)
+    }
+
+    /// Whether it may be a row where nothing follows, for the engine came to rest.
+    #[must_use]
+    pub fn is_enough(&self) -> bool {
+        let is_long = self.prompts.zip(self.first_tokens_s).is_some_and(|(prompts, sum_s)| {
+            prompts > 0.0 && self.seconds * prompts >= PROMPTS_IN_ROW * sum_s
+        });
+        self.steps >= MIN_STEPS && is_long
     }
 
     /// Whether an engine exposes all that an interval is made of.
@@ -187,6 +209,8 @@ pub struct CostModel {
     usable: bool,
     /// How busy replicas were, 0..1, where the fit was last seen to be right.
     reach: f64,
+    /// What the rows say by themselves since the fit has been wrong.
+    apart: Option<Box<CostModel>>,
 }
 
 impl Default for CostModel {
@@ -197,12 +221,13 @@ impl Default for CostModel {
             costs: [0.0; N],
             rows: 0.0,
             new_rows: 0.0,
-            error: ERROR_CHANGED,
+            error: ERROR_UNKNOWN,
             spread: 1.0,
             work_s: 0.0,
             varied: 0.0,
             usable: false,
             reach: 0.0,
+            apart: None,
         }
     }
 }
@@ -210,6 +235,19 @@ impl Default for CostModel {
 impl CostModel {
     /// Learns from one interval of one of `n_replicas` alike.
     pub fn observe(&mut self, interval: &Interval, n_replicas: f64) {
+        self.learn(interval, n_replicas);
+        if self.rows < ERROR_ROWS || self.error <= ERROR_CALM {
+            self.apart = None;
+        } else if self.error > ERROR_DOUBTFUL || self.apart.is_some() {
+            let apart = self.apart.get_or_insert_default();
+            if apart.rows >= APART_ROWS {
+                **apart = CostModel::default();
+            }
+            apart.learn(interval, n_replicas);
+        }
+    }
+
+    fn learn(&mut self, interval: &Interval, n_replicas: f64) {
         let step_s = interval.step_s();
         let features = interval.features();
         let in_range = step_s > 0.0 && features.iter().all(|value| (0.0..=1e6).contains(value));
@@ -232,11 +270,12 @@ impl CostModel {
             let share = weight / (weight + ERROR_ROWS);
             self.error += share * (error.abs().min(1.0) - self.error);
         }
-        if self.is_known(&features) {
+        // Rows of two engines make a fit that is right for neither, however well it meets their means.
+        let is_another = self.rows >= ERROR_ROWS && self.error > USABLE_ERROR;
+        if is_another || self.is_known(&features) {
             return;
         }
-        let haste = if self.error > ERROR_CHANGED { 20.0 } else { 1.0 };
-        let keep = MEMORY_ROWS / (MEMORY_ROWS + haste * weight);
+        let keep = MEMORY_ROWS / (MEMORY_ROWS + weight);
         // Relative errors are what counts: each row is scaled by its step time, and by the predicted
         // one where it agrees. The measured one holds the step that the sample cut in two, which as a
         // divisor would take from the price of work what it adds to the cost of a step.
@@ -248,7 +287,7 @@ impl CostModel {
         let scaled = features.map(|value| value / scale_s);
         self.normal.add(&scaled, step_s / scale_s, weight * trust, keep);
         self.rows = self.rows * keep + weight * trust;
-        self.new_rows += haste * weight;
+        self.new_rows += weight;
     }
 
     /// Notes that the fit was right at this step time: of a step, what is not the base is work, so
@@ -279,6 +318,14 @@ impl CostModel {
     /// Solves for the costs, once there is enough that is new. Separate from
     /// [`CostModel::observe`], so that a decision is priced by what was known before it.
     pub fn refit(&mut self) {
+        let limit = if self.is_usable() { MUCH_BETTER * self.error } else { USABLE_ERROR };
+        if let Some(apart) = &mut self.apart {
+            apart.refit();
+            let is_better = apart.error <= limit;
+            if apart.rows >= ERROR_ROWS && apart.is_usable() && is_better {
+                *self = std::mem::take(apart);
+            }
+        }
         if self.rows < FIRST_ROWS / 2.0 || self.new_rows < NEW_SHARE * self.rows {
             return;
         }

@@ -299,8 +299,18 @@ impl Member {
         // an engine that hangs would have no end.
         let part =
             known_rates.filter(|_| !self.frozen()).and_then(|_| Interval::part(&before, sample));
-        self.row = part.map(|part| self.row.map_or(part, |row| row.then(part)));
-        if let Some(row) = self.row.take_if(|row| row.is_whole()) {
+        let row = match part {
+            Some(part) => {
+                let row = self.row.map_or(part, |row| row.then(part));
+                self.row = (!row.is_whole()).then_some(row);
+                self.row.is_none().then_some(row)
+            }
+            None => {
+                let rests = sample.running.is_some_and(|running| running < 1.0);
+                self.row.take().filter(|row| rests && row.is_enough())
+            }
+        };
+        if let Some(row) = row {
             cost.observe(&row, f64::from(n_ready.max(1)));
         }
     }

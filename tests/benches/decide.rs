@@ -118,6 +118,7 @@ fn cost_model(criterion: &mut Criterion) {
                 seconds: 5.0,
                 steps,
                 prompts: None,
+                first_tokens_s: None,
                 prompt: 100.0,
                 generated,
                 kv: 0.01 * running,

@@ -68,6 +68,9 @@ struct Run {
     /// Leave the peers out.
     #[arg(long)]
     ours_only: bool,
+    /// Only these peers.
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "all")]
+    peers: Vec<String>,
     /// Another clairvoyant's GPU-hours, `case,gpu_hours`; the lower counts.
     #[arg(long, value_name = "FILE")]
     clairvoyant: Option<PathBuf>,
@@ -113,7 +116,8 @@ fn measure_all(run: &Run) -> anyhow::Result<()> {
             continue;
         }
         writeln!(std::io::stderr(), "{name}")?;
-        let mut record = measure::measure(case, &run.traces, run.seeds, !run.ours_only)
+        let peers = if run.ours_only { &[] } else { run.peers.as_slice() };
+        let mut record = measure::measure(case, &run.traces, run.seeds, peers)
             .with_context(|| format!("case {name}"))?;
         record.other_clairvoyant = others.iter().find(|other| other.0 == name).map(|o| o.1);
         let mut file = std::fs::File::options().create(true).append(true).open(&run.out)?;

@@ -20,6 +20,8 @@ use crate::record::{Line, Record};
 
 /// Replicas that the busiest minute shall need: the middle of 10 to 30.
 const PEAK_NEED: f64 = 20.0;
+/// The same where so many requests would not fit into memory: the least.
+const PEAK_NEED_LEAST: f64 = 10.0;
 /// How far from it is near enough.
 const PEAK_NEAR: f64 = 0.1;
 
@@ -28,15 +30,19 @@ pub(crate) fn measure(
     case: &Case,
     traces: &Path,
     most_seeds: usize,
-    with_peers: bool,
+    peers: &[String],
 ) -> anyhow::Result<Record> {
     let (profile, scenario) = (case.engine()?, case.scenario()?);
-    let scale = scale(case, traces, &profile)?;
+    let scale = match scale(case, traces, &profile, PEAK_NEED) {
+        Err(error) if matches!(error.downcast_ref(), Some(input::Error::TooMany)) => {
+            scale(case, traces, &profile, PEAK_NEED_LEAST)?
+        }
+        scale => scale?,
+    };
     let source = case.source(traces, scale)?;
     let seeds: Vec<u64> = (1..=case.seeds.min(most_seeds) as u64).collect();
-    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-    let ours = Catalog::new().select(&names(&["ghostscaler"]))?;
-    let mut peers = Catalog::new().select(&names(&["all"]))?;
+    let ours = Catalog::new().select(&["ghostscaler".to_owned()])?;
+    let mut peers = Catalog::new().select(peers)?;
     peers.retain(|candidate| candidate.policy != "ghostscaler");
     let plan = Plan {
         profile: &profile,
@@ -52,7 +58,7 @@ pub(crate) fn measure(
     };
     let study = study(&plan, &seeds, &source)?;
     let mut record = record(case, scale, &study)?;
-    if with_peers {
+    if !peers.is_empty() {
         let plan = Plan { candidates: &peers, references: false, ..plan };
         let rows = self::study(&plan, &seeds[..1], &source)?.rows();
         record.peers = rows.results.iter().chain(&rows.sweep).map(line).collect();
@@ -61,17 +67,17 @@ pub(crate) fn measure(
 }
 
 /// The factor at which the busiest minute needs as many replicas as wanted.
-fn scale(case: &Case, traces: &Path, profile: &Profile) -> anyhow::Result<f64> {
+fn scale(case: &Case, traces: &Path, profile: &Profile, peak_need: f64) -> anyhow::Result<f64> {
     let prices = [(Time::ZERO, Prices::loaded(profile))];
     let mut scale = 1.0;
     for _ in 0..3 {
         let workload = case.source(traces, scale)?.read(most_tokens(profile), 1)?;
         let need = Work::of(&workload, &prices).peak_need();
-        if (need / PEAK_NEED - 1.0).abs() < PEAK_NEAR {
+        if (need / peak_need - 1.0).abs() < PEAK_NEAR {
             break;
         }
         // Three digits are enough, and can be repeated by hand.
-        let wanted: f64 = scale * PEAK_NEED / need;
+        let wanted: f64 = scale * peak_need / need;
         let digits = 10_f64.powf(wanted.log10().floor() - 2.0);
         scale = (wanted / digits).round() * digits;
     }

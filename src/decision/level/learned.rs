@@ -221,12 +221,15 @@ impl Learned {
         self.request_s = level.request_s.or(self.request_s);
         let queued = seen.waiting.unwrap_or(0.0) + seen.stuck_waiting;
         let settled = self.live_for_ms >= WINDOW_MS;
+        // What was let go could not be back before a cold start is over: until then lateness, which
+        // moves the level, says nothing, or it would be ordered again under the same load.
+        let steady = self.live_for_ms >= WINDOW_MS.max(ask.supply.cold_start_ms);
         if seen.whole {
             if let Some(minute) = ask.minute {
                 self.headroom.look(minute.prompt + minute.generated);
             }
             self.note_demand(ask, level, step_s, now);
-            if settled && ask.supply.starting == 0 && ask.spec.has(Part::Feedback) {
+            if steady && ask.supply.starting == 0 && ask.spec.has(Part::Feedback) {
                 self.feedback.note(ask, level, step_s);
                 let answer = self.lengths.of_a_request().map(|(_, generated)| generated);
                 self.late.note(ask, level, answer, step_s);

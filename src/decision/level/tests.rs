@@ -302,6 +302,43 @@ fn lateness_on_steady_replicas_takes_capacity_slowly_and_no_more_than_the_bound(
     close(late_after(2_000, 5.0, 0.002, 0.03, 30.0).kept(), 1.0);
 }
 
+/// Half an hour to start, and half of the tokens too slow: rates of answers of thirty tokens.
+#[test]
+fn within_a_cold_start_of_a_release_lateness_takes_nothing() {
+    let spec = Spec::default();
+    let mut state = SupplyState::default();
+    state.started(1_800_000);
+    let rates = Rates {
+        prompt: Some(1_000.0),
+        generated: Some(500.0),
+        admitted: Some(16.0),
+        finished: Some(16.0),
+        finished_generated: Some(480.0),
+        itl_count: Some(500.0),
+        ..Rates::default()
+    };
+    let mut learned = Learned::default();
+    let mut cost = crate::decision::CostModel::default();
+    let mut now = Moment(0);
+    let mut lost_after = |live: u32, ticks: u32| {
+        let seen =
+            Seen { live, learnable: true, whole: true, slow: 250.0, rates, ..Seen::default() };
+        let replicas = Replicas { spec: Some(live), ready: live, ..Replicas::default() };
+        for _ in 0..ticks {
+            let supply = state.look(&spec, &replicas, live, now);
+            let minute = Some(&means());
+            let ask = Ask { spec: &spec, seen: &seen, supply: &supply, minute, recent: minute };
+            let level = super::ask(&ask, &figures(), &Band::default());
+            now = Moment(now.0 + 5_000);
+            learned.note(&ask, &level, 5_000, now);
+        }
+        learned.figures(&mut cost, 1_800_000, now).lost
+    };
+    close(lost_after(2, 12), 0.0);
+    close(lost_after(1, 360), 0.0);
+    assert!(lost_after(1, 60) > 0.01);
+}
+
 #[test]
 fn the_pace_of_a_second_or_of_long_answers_is_no_lateness() {
     close(late_after(2_000, 1.0, 0.5, 0.03, 30.0).kept(), 1.0);

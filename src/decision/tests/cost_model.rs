@@ -14,7 +14,7 @@ fn row(before: &EngineSample, after: &EngineSample) -> Option<Interval> {
 }
 
 fn interval(seconds: f64, steps: f64, prompt: f64, generated: f64, kv: f64) -> Interval {
-    Interval { seconds, steps, prompts: None, prompt, generated, kv }
+    Interval { seconds, steps, prompts: None, first_tokens_s: None, prompt, generated, kv }
 }
 
 /// Seconds that the model expects of an interval.
@@ -146,21 +146,45 @@ fn intervals_with_idle_gaps_hardly_move_the_fit() {
     assert!((after / before - 1.0).abs() < 0.15, "{before} {after}");
 }
 
-/// Four hours, because rows far off the fit may as well be idle gaps.
-#[test]
-fn a_changed_engine_is_learned_anew() {
-    let mut model = learned(&TRUTH);
-    for round in 0..2_880_u32 {
+/// Rows of an engine that is so many times as fast, at loads that vary; of a mean step what it expects
+/// over what that takes.
+fn moved_to(model: &mut CostModel, rows: u32, speed: f64) -> f64 {
+    let step_s = |running: f64| (0.010 + 0.001 * running) / speed;
+    for round in 0..rows {
         let running = f64::from(1 + round % 40);
-        // Twice as slow in everything.
-        let step_s = 0.020 + 0.002 * running;
-        let steps = 5.0 / step_s;
+        let steps = 5.0 / step_s(running);
         model.observe(&interval(5.0, steps, 0.0, running * steps, 0.005 * running), 1.0);
         model.refit();
     }
-    let seen = interval(0.0, 1.0, 0.0, 20.0, 0.1);
-    assert!((predicted(&model, &seen) / 0.060 - 1.0).abs() < 0.15, "{}", predicted(&model, &seen));
-    assert!(model.is_usable());
+    predicted(model, &interval(0.0, 1.0, 0.0, 20.0, 0.1)) / step_s(20.0)
+}
+
+#[test]
+fn a_changed_engine_is_learned_anew_within_a_quarter_of_an_hour() {
+    for speed in [0.5, 0.7, 1.4, 2.5] {
+        let mut model = learned(&TRUTH);
+        let ratio = moved_to(&mut model, 180, speed);
+        assert!(model.is_usable() && (ratio - 1.0).abs() < 0.1, "{speed}: {ratio}");
+    }
+}
+
+#[test]
+fn a_rollout_in_which_both_engines_run_leaves_nothing_of_the_old_one() {
+    let mut model = learned(&TRUTH);
+    for _ in 0..20 {
+        moved_to(&mut model, 3, 1.0);
+        moved_to(&mut model, 3, 2.5);
+    }
+    let ratio = moved_to(&mut model, 720, 2.5);
+    assert!(model.is_usable() && (ratio - 1.0).abs() < 0.1, "{ratio}");
+}
+
+#[test]
+fn a_minute_of_slow_steps_is_no_other_engine() {
+    let mut model = learned(&TRUTH);
+    moved_to(&mut model, 12, 0.4);
+    let ratio = moved_to(&mut model, 240, 1.0);
+    assert!(model.is_usable() && (ratio - 1.0).abs() < 0.05, "{ratio}");
 }
 
 #[test]
@@ -307,6 +331,33 @@ fn a_row_is_ten_mean_prompts_long_or_a_minute() {
     assert!(!none.is_whole() && minute.is_whole());
     // An engine that does not count them.
     assert!(interval(5.0, 50.0, 30_000.0, 10.0, 0.1).is_whole());
+}
+
+#[test]
+fn where_the_engine_rests_a_row_is_ten_times_as_long_as_its_first_tokens_took() {
+    let told = |prompts, first_tokens_s| Interval {
+        prompts: Some(prompts),
+        first_tokens_s,
+        ..interval(5.0, 50.0, 6_000.0, 50.0, 0.1)
+    };
+    assert!(told(1.0, Some(0.5)).is_enough() && !told(1.0, Some(0.51)).is_enough());
+    assert!(told(2.0, Some(1.0)).is_enough() && !told(2.0, Some(1.02)).is_enough());
+    assert!(!told(0.0, Some(0.0)).is_enough() && !told(1.0, None).is_enough());
+    // A prompt of 6,000 tokens in each five seconds, three times; then rest.
+    let rows = |first_token_s: f64| {
+        let mut bench = Bench::new(1);
+        let (idle, busy) = (Does::default(), Does { prompt: 1_200.0, ..Does::serving(1.0) });
+        for does in [idle, idle, busy, busy, busy, idle] {
+            let sample = bench.sample(0);
+            let prompts = f64::from(u8::from(does.running > 0.0));
+            *sample.ttft_count.get_or_insert(0.0) += prompts;
+            *sample.ttft_sum_s.get_or_insert(0.0) += prompts * first_token_s;
+            bench.pass(5_000, |_| does);
+            bench.decide();
+        }
+        bench.state.cost.rows()
+    };
+    assert!((rows(0.5) - 2.0).abs() < 0.01 && rows(1.1) < 0.01, "{} {}", rows(0.5), rows(1.1));
 }
 
 #[test]

@@ -375,6 +375,7 @@ pub(super) fn learned(truth: &Truth) -> CostModel {
                     seconds: 5.0,
                     steps,
                     prompts: None,
+                    first_tokens_s: None,
                     prompt: prompt * steps,
                     generated: running * steps,
                     kv,
