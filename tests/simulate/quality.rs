@@ -10,7 +10,7 @@ use super::*;
 /// What the morning has to attain, and at what ratio: two hours that begin with nothing learned. The
 /// figures are 99.3 % at 1.22.
 const ATTAINED: f64 = 0.99;
-const RATIO: f64 = 1.27;
+const RATIO: f64 = 1.24;
 
 /// A morning: a quarter of an hour of warm-up on a rising load, then one that goes up, falls and
 /// steps.
@@ -57,7 +57,7 @@ fn bursts_that_come_back_keep_their_capacity() {
     let found = slice(BURSTS, "--policy ghostscaler --no-references");
     let ours = rows(&found, "ghostscaler")[0];
     let attainment = ours["attainment"].as_f64().unwrap();
-    assert!(attainment >= 0.99, "{attainment}");
+    assert!(attainment >= 0.998, "{attainment}");
     assert!(ours["flaps"].as_f64().unwrap() <= 1.0, "{ours}");
 }
 
@@ -75,7 +75,7 @@ fn the_price_of_long_prompts_is_learned_and_their_fleet_is_large_enough() {
     let ours = rows(&found, "ghostscaler")[0];
     // 67 µs each, by the profile.
     let prompt_ms = ours["learned"]["prompt_ms"].as_f64().unwrap();
-    assert!((prompt_ms / 0.067 - 1.0).abs() < 0.05, "{prompt_ms}");
+    assert!((prompt_ms / 0.067 - 1.0).abs() < 0.04, "{prompt_ms}");
     let attainment = ours["attainment"].as_f64().unwrap();
     assert!(attainment >= 0.97, "{attainment}");
 }
