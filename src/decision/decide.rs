@@ -19,12 +19,12 @@ mod report;
 use super::evidence::Tick;
 use super::gpu::Ceiling;
 use super::level::{Ask, Level};
-use super::members::{Seen, Slo};
+use super::members::{NEW_TIME_MS, Seen, Slo};
 use super::number::seconds;
 use super::queue::Queue;
 use super::supply::Supply;
 use super::wake::Doorstep;
-use super::window::{RECENT_MS, WINDOW_MS};
+use super::window::{RECENT_MS, WINDOW_MS, Window};
 use super::{
     Answer, Decision, Gpu, Health, Mode, Moment, Observation, Part, Rule, Spec, State, Unavailable,
     Vote,
@@ -79,6 +79,11 @@ pub fn decide(
     let Some(ordered) = observation.replicas.spec.or(state.spec) else {
         return (report::nothing_known(spec, now), state);
     };
+    if state.last_tick.is_some_and(|last| last.millis_since(now) >= NEW_TIME_MS) {
+        // What was kept by a clock that was ahead would count until this one has caught up.
+        state.last_tick = None;
+        state.window = Window::default();
+    }
     let step_ms = state.last_tick.map_or(0, |last| now.millis_since(last));
     let said = ask_rules(spec, &mut state, observation, ordered, step_ms, now);
     note_evidence(spec, &mut state, &said, step_ms, now);
@@ -204,8 +209,8 @@ fn note_evidence(spec: &Spec, state: &mut State, said: &Said, step_ms: u64, now:
     let strict = said.level.carry.map_or(unknown, |carry| carry * missing).max(others);
     let trial = said.level.carry_trial.map_or(strict, |carry| (carry * missing).max(others));
     let span_ms = if said.level.work.is_some() { WINDOW_MS } else { 0 };
-    state.evidence.note(strict, trial, span_ms);
     let hold_ms = state.ghost.hold_ms();
+    state.evidence.note(strict, trial, span_ms, hold_ms);
     let backlog_hold_ms = match spec.ghost_hold_ms {
         Some(explicit_ms) => explicit_ms,
         // What goes sooner could be wanted back before it had gone.

@@ -10,7 +10,8 @@ use super::Moment;
 
 /// Fresh share of the ticks from which evidence counts as whole (DESIGN: coverage / 0.9).
 pub(super) const COVERED: f64 = 0.9;
-/// Evidence older than this is never asked for: twice the longest hold.
+/// Evidence older than this is never asked for: twice the longest hold that is learned. One that is
+/// given may be longer.
 const MEMORY_MS: u64 = 7_200_000;
 /// Turning points kept of one history; more are merged to the safe side.
 const MAX_POINTS: usize = 32;
@@ -104,10 +105,11 @@ impl Evidence {
     ///
     /// A mean takes its span to show that demand is back; evidence starts that much later, so
     /// that a dip shorter than the hold never passes for a whole one.
-    pub(super) fn note(&mut self, strict: f64, trial: f64, span_ms: u64) {
+    pub(super) fn note(&mut self, strict: f64, trial: f64, span_ms: u64, hold_ms: u64) {
         let at_ms = self.clock_ms.saturating_add(span_ms);
-        self.strict.note(strict, at_ms);
-        self.trial.note(trial, at_ms);
+        let memory_ms = hold_ms.saturating_mul(2).max(MEMORY_MS);
+        self.strict.note(strict, at_ms, memory_ms);
+        self.trial.note(trial, at_ms, memory_ms);
     }
 
     /// Notes what this tick wanted to work off a queue, and for how long that holds. Who came for a
@@ -115,7 +117,7 @@ impl Evidence {
     /// what that takes.
     pub(super) fn note_backlog(&mut self, wanted: f64, hold_ms: u64) {
         self.backlog_hold_ms = hold_ms;
-        self.backlog.note(wanted, self.clock_ms);
+        self.backlog.note(wanted, self.clock_ms, hold_ms.max(MEMORY_MS));
     }
 
     /// Notes that there was work, or that it cannot be told.
@@ -176,7 +178,7 @@ pub(super) struct Needs {
 }
 
 impl Needs {
-    fn note(&mut self, need: f64, clock_ms: u64) {
+    fn note(&mut self, need: f64, clock_ms: u64, memory_ms: u64) {
         let steps = super::number::compact(need.clamp(0.0, 1e6)) / NEED_STEP;
         let need = steps.ceil() * NEED_STEP;
         while self.points.back().is_some_and(|(smaller, _)| *smaller <= need) {
@@ -184,7 +186,7 @@ impl Needs {
         }
         self.points.push_back((need, clock_ms));
         while self.points.len() > 1
-            && self.points.front().is_some_and(|(_, at)| at.saturating_add(MEMORY_MS) < clock_ms)
+            && self.points.front().is_some_and(|(_, at)| at.saturating_add(memory_ms) < clock_ms)
         {
             self.points.pop_front();
         }
@@ -225,8 +227,10 @@ impl Needs {
 mod tests {
     use super::*;
 
+    const HOLD_MS: u64 = 600_000;
+
     fn tick(step_ms: u64, fresh: bool, at: i64) -> Tick {
-        Tick { step_ms, tick_ms: 5_000, hold_ms: 600_000, fresh, oldest_at: Some(Moment(at)) }
+        Tick { step_ms, tick_ms: 5_000, hold_ms: HOLD_MS, fresh, oldest_at: Some(Moment(at)) }
     }
 
     #[test]
@@ -270,7 +274,7 @@ mod tests {
         let mut evidence = Evidence::default();
         for (step, need) in [(1, 3.0), (2, 1.5), (3, 2.5), (4, 0.5), (5, 0.5)] {
             evidence.advance(&tick(5_000, true, step * 5_000));
-            evidence.note(need, need, 0);
+            evidence.note(need, need, 0, HOLD_MS);
         }
         // Need 2.5 was last seen at 15 s, 3.0 at 5 s; the clock stands at 25 s.
         assert_eq!(evidence.for_count(0, 600_000), 0);
@@ -287,7 +291,7 @@ mod tests {
         let mut evidence = Evidence::default();
         for step in 1..=200_i64 {
             evidence.advance(&tick(5_000, true, step * 5_000));
-            evidence.note(2.5, 2.5, 0);
+            evidence.note(2.5, 2.5, 0, HOLD_MS);
             // Nine wanted until 850 s, and a hold of 120 s for them.
             evidence.note_backlog(if step <= 170 { 9.0 } else { 0.0 }, 120_000);
         }
@@ -298,7 +302,7 @@ mod tests {
         let mut evidence = Evidence::default();
         for step in 1..=200_i64 {
             evidence.advance(&tick(5_000, true, step * 5_000));
-            evidence.note(2.5, 2.5, 0);
+            evidence.note(2.5, 2.5, 0, HOLD_MS);
             evidence.note_backlog(if step <= 182 { 9.0 } else { 0.0 }, 120_000);
         }
         assert_eq!(evidence.largest_need(&evidence.strict, 600_000), Some(9.0));
@@ -312,7 +316,7 @@ mod tests {
     fn more_turning_points_than_are_kept_err_to_the_safe_side() {
         let mut needs = Needs::default();
         for step in 0..100_u32 {
-            needs.note(f64::from(200 - step), u64::from(step) * 1_000);
+            needs.note(f64::from(200 - step), u64::from(step) * 1_000, MEMORY_MS);
         }
         assert_eq!(needs.points.len(), MAX_POINTS);
         for m in 100..200_u32 {
@@ -328,7 +332,7 @@ mod tests {
         for step in 0..720_i32 {
             evidence.advance(&tick(5_000, true, i64::from(step + 1) * 5_000));
             let need = 8.0 * (1.0 - f64::from(step) / 720.0);
-            evidence.note(need, need, 0);
+            evidence.note(need, need, 0, HOLD_MS);
         }
         // Four were too few in the first half hour, two in the first three quarters.
         for (m, since_ms) in [(4, 1_800_000_u64), (2, 2_700_000)] {
@@ -344,5 +348,19 @@ mod tests {
             evidence.advance(&tick(5_000, step % 5 != 0, step * 5_000));
         }
         assert!((0.75..0.85).contains(&evidence.coverage()), "{}", evidence.coverage());
+    }
+
+    #[test]
+    fn what_a_given_hold_asks_for_is_remembered_however_long_it_is() {
+        let hold_ms = 4 * 3_600_000;
+        let mut evidence = Evidence::default();
+        // An hour of nine, then four hours of one.
+        for step in 1..=5 * 720_u32 {
+            evidence.advance(&Tick { hold_ms, ..tick(5_000, true, i64::from(step) * 5_000) });
+            let need = if step <= 720 { 9.0 } else { 1.0 };
+            evidence.note(need, need, 0, hold_ms);
+        }
+        assert_eq!(evidence.for_count(1, hold_ms), hold_ms);
+        assert_eq!(evidence.for_count(9, hold_ms), hold_ms + 3_600_000);
     }
 }

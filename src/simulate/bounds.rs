@@ -84,7 +84,7 @@ pub(super) fn find(
 /// Replicas that a run of this workload may have: 1.25 times what its busiest minute needs.
 #[must_use]
 pub(crate) fn default_max(work: &Work) -> u32 {
-    super::number::ceil_count(1.25 * work.peak_need()) + 1
+    super::number::ceil_count(1.25 * work.peak_need()).max(1)
 }
 
 /// The work of a workload on a profile and what becomes of it.

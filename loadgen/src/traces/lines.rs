@@ -185,6 +185,12 @@ impl Table {
     }
 }
 
+/// The fields of a line; a comma within quotes is part of its field.
 fn fields(line: &str) -> impl Iterator<Item = &str> {
-    line.split(',').map(|field| field.trim().trim_matches('"'))
+    let mut quoted = false;
+    let ends = move |c: char| {
+        quoted ^= c == '"';
+        c == ',' && !quoted
+    };
+    line.split(ends).map(|field| field.trim().trim_matches('"'))
 }

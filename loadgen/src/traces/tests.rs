@@ -240,6 +240,14 @@ fn an_option_out_of_range_is_refused() {
 }
 
 #[test]
+fn a_comma_within_quotes_separates_nothing() {
+    let file = file("prompt,input_tokens,output_tokens\n\"1, 5\",1000,20\n");
+    let mut rng = rand_pcg::rand_core::SeedableRng::seed_from_u64(3);
+    let drawn = Lengths::load(file.path()).unwrap().draw(&mut rng);
+    assert_eq!((drawn.input_tokens, drawn.output_tokens), (1_000, 20));
+}
+
+#[test]
 fn a_pool_keeps_pairs_together_under_any_known_name() {
     for header in ["input_tokens,output_tokens", "GeneratedTokens,ContextTokens"] {
         let swapped = header.starts_with('G');
