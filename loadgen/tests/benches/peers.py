@@ -12,7 +12,8 @@ engine`, one after the other. What it reached is counted at the engine, so that 
 its word: the rate at which requests came to an end there, and the mean time to first token that the
 engine itself gave. What a tool says above that is what the tool has added.
 
-AIPerf and GuideLLM are installed from PyPI into a virtual environment of their own (--venv, some 1 GB);
+AIPerf and GuideLLM are installed from PyPI into a virtual environment of their own (--venv; more than 6 GB, as
+GuideLLM brings a PyTorch with CUDA);
 `vllm bench serve` comes with a vLLM that is there already (--vllm; its CUDA build would be 6 GB).
 What cannot be had is said and left out.
 """
