@@ -100,7 +100,7 @@ pub async fn run(parts: Arc<Parts>, pulse: Pulse, cancel: CancellationToken) {
     loop {
         if std::mem::take(&mut stale) {
             changes.mark_unchanged();
-            supervise(&parts, grid, &crowd, &mut tasks, &mut running, &cancel);
+            supervise(&parts, grid, &crowd, &mut tasks, &mut running);
         }
         tokio::select! {
             () = cancel.cancelled() => break,
@@ -193,7 +193,6 @@ fn supervise(
     crowd: &Arc<Crowd>,
     tasks: &mut JoinSet<()>,
     running: &mut HashMap<TrackerKey, Running>,
-    cancel: &CancellationToken,
 ) {
     let trackers = parts.registry.trackers();
     running.retain(|_, running| !running.task.is_finished());
@@ -211,7 +210,10 @@ fn supervise(
                 crowd: Arc::clone(crowd),
                 gpu_seen_at: gpu_was_seen(tracker).then(|| parts.clock.now()),
             };
-            let task = tasks.spawn(follow.run(grid, first_due, cancel.clone()));
+            let due = grid.nearest(first_due);
+            let mut paced = Paced { follow, engines: Engines::default(), grid, due };
+            // Borrowed: a future keeps twice what it is given, and there are thousands of them.
+            let task = tasks.spawn(async move { paced.run().await });
             first_due += START_INTERVAL;
             vacant.insert(Running { task, nudge, woken_at: None });
         }
@@ -245,27 +247,38 @@ struct Follow {
     gpu_seen_at: Option<Moment>,
 }
 
-impl Follow {
-    async fn run(mut self, grid: Grid, first_due: Instant, cancel: CancellationToken) {
-        let mut engines = Engines::default();
-        let mut due = grid.nearest(first_due);
+/// Follows one trigger by the process's own time.
+#[derive(Debug)]
+struct Paced {
+    follow: Follow,
+    engines: Engines,
+    grid: Grid,
+    /// When the engines are read next.
+    due: Instant,
+}
+
+impl Paced {
+    /// Ends when the workload is gone.
+    async fn run(&mut self) {
+        let Paced { follow, engines, grid, due } = self;
         loop {
             let reads = tokio::select! {
-                () = cancel.cancelled() => return,
-                () = sleep_until(due) => true,
-                () = self.nudge.notified() => false,
+                () = sleep_until(*due) => true,
+                () = follow.nudge.notified() => false,
             };
-            if !reads && self.is_active() {
+            if !reads && follow.is_active() {
                 continue;
             }
             let started = Instant::now();
-            let Some(next_tick_ms) = self.tick(&mut engines, reads).await else { return };
+            let Some(next_tick_ms) = follow.tick(engines, reads).await else { return };
             let next = started + Duration::from_millis(next_tick_ms.max(MIN_TICK_MS));
             let next = grid.nearest(next);
-            due = if reads { next } else { due.min(next) };
+            *due = if reads { next } else { next.min(*due) };
         }
     }
+}
 
+impl Follow {
     /// Who is awake learns of more demand at its next tick.
     fn is_active(&self) -> bool {
         matches!(self.tracker.published.load().answer, Answer::Value { active: true, .. })
@@ -341,10 +354,7 @@ impl Follow {
         let deciding = Instant::now();
         let decided = self.state.decide(parts.log.is_some(), &spec, &observation, now);
         parts.metrics.decided(deciding.elapsed());
-        let mut decision = decided.decision;
-        // It is kept until the next one, once a workload.
-        decision.votes.shrink_to_fit();
-        let decision = Arc::new(decision);
+        let decision = Arc::new(decided.decision);
         self.crowd.tell(&tracker, previous.decision.as_deref(), &decision);
         if observation.replicas.ready > 0 {
             parts.wakes.served(key);

@@ -17,7 +17,7 @@ pub struct Decision {
     /// The rule that set `want`.
     pub binding: Rule,
     /// What each rule wanted, in the order of [`Rule::ALL`].
-    pub votes: Vec<Vote>,
+    pub votes: Box<[Vote]>,
     /// Whether the inputs were whole.
     pub health: Health,
     /// The inputs and what was made of them.
@@ -25,10 +25,10 @@ pub struct Decision {
     /// What would have to change for the next lower or higher count.
     pub next: Next,
     /// Notable changes of this tick, for events.
-    pub notices: Vec<Notice>,
+    pub notices: Box<[Notice]>,
     /// Replicas that have work and move nothing, by id: no capacity, whatever their probes say.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub stuck: Vec<Box<str>>,
+    #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
+    pub stuck: Box<[Box<str>]>,
     /// Milliseconds until the next tick is due.
     pub next_tick_ms: u64,
 }

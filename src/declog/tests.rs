@@ -44,7 +44,7 @@ fn read(path: &Path) -> Vec<Record> {
 
 #[test]
 fn only_what_is_acted_on_or_told_is_news() {
-    let quiet = Decision { notices: Vec::new(), ..decision() };
+    let quiet = Decision { notices: Box::default(), ..decision() };
     assert!(is_news(None, &quiet));
     assert!(!is_news(Some(&quiet), &quiet));
     let changes: [fn(&mut Decision); 5] = [
@@ -52,7 +52,7 @@ fn only_what_is_acted_on_or_told_is_news() {
         |decision| decision.answer = Answer::Value { want: 0, active: false },
         |decision| decision.binding = Rule::GpuCeiling,
         |decision| decision.health = degraded(Why::Tls, 1),
-        |decision| decision.notices = vec![Notice::Woke],
+        |decision| decision.notices = [Notice::Woke].into(),
     ];
     for change in changes {
         let mut changed = quiet.clone();
@@ -71,7 +71,7 @@ fn degraded(why: Why, answered: u32) -> Health {
 
 #[test]
 fn a_cause_is_news_and_the_number_of_answers_is_not() {
-    let with = |health| Decision { health, notices: Vec::new(), ..decision() };
+    let with = |health| Decision { health, notices: Box::default(), ..decision() };
     let timeouts = with(degraded(Why::Timeout, 1));
     assert!(!is_news(Some(&timeouts), &with(degraded(Why::Timeout, 2))));
     assert!(is_news(Some(&timeouts), &with(degraded(Why::Refused, 1))));

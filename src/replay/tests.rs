@@ -107,7 +107,7 @@ fn a_difference_inside_a_list_is_named_with_its_index() {
     let mut record: Record = serde_json::from_str(&line).unwrap();
     let mut decision = (*record.decision).clone();
     let last = decision.votes.len() - 1;
-    decision.votes.remove(last);
+    decision.votes = decision.votes[..last].into();
     record.decision = Arc::new(decision);
     let (_, out) = replay(serde_json::to_string(&record).unwrap(), Format::Text);
     assert!(out.contains(&format!("at decision.votes[{last}]: recorded null, now {{")), "{out}");

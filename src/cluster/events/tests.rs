@@ -70,7 +70,7 @@ impl Running {
     /// Publishes a count, and waits until it has been looked at.
     async fn publish(&mut self, name: &str, want: u32) {
         let decision =
-            Decision { health: Health::Ok, notices: Vec::new(), ..fixtures::wanting(want) };
+            Decision { health: Health::Ok, notices: Box::default(), ..fixtures::wanting(want) };
         let tracker = fixtures::tracker(&self.registry, "ns", name);
         self.version += 1;
         fixtures::publish(&tracker, self.clock, self.version, decision);

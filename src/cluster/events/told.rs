@@ -321,7 +321,7 @@ mod tests {
     }
 
     fn quiet(want: u32) -> Decision {
-        Decision { health: Health::Ok, notices: Vec::new(), ..wanting(want) }
+        Decision { health: Health::Ok, notices: Box::default(), ..wanting(want) }
     }
 
     fn reasons(news: &[(&'static str, String)]) -> Vec<&'static str> {
@@ -375,7 +375,7 @@ mod tests {
     #[test]
     fn what_somebody_should_look_at_is_a_warning_and_a_change_is_not_told_twice() {
         let mut teller = Teller::at(2);
-        let notices = vec![Notice::ScaledUp, Notice::CapacityExhausted, Notice::StuckQueue];
+        let notices = [Notice::ScaledUp, Notice::CapacityExhausted, Notice::StuckQueue].into();
         let news = teller.after(1).tell(Decision { notices, ..quiet(3) });
         assert_eq!(reasons(&news), ["ScaledUp", "CapacityExhausted", "StuckQueue"]);
     }
@@ -392,8 +392,8 @@ mod tests {
             node: Some("gpu-7".into()),
         }];
         let mut teller = Teller::at(4);
-        let stuck = vec!["llm-3".into(), "elsewhere".into()];
-        let notices = vec![Notice::StuckQueue];
+        let stuck = ["llm-3".into(), "elsewhere".into()].into();
+        let notices = [Notice::StuckQueue].into();
         let news =
             teller.after(1).tell_of(Decision { notices, stuck, ..quiet(4) }, Some(&workload));
         assert_eq!(reasons(&news), ["StuckQueue"]);
@@ -407,7 +407,7 @@ mod tests {
         workload.replicas.unschedulable = 6;
         workload.kubernetes.refusal = Some("exceeded quota: team-a".into());
         let mut teller = Teller::at(4);
-        let capped = Decision { notices: vec![Notice::CapacityExhausted], ..quiet(4) };
+        let capped = Decision { notices: [Notice::CapacityExhausted].into(), ..quiet(4) };
         let news = teller.after(1).tell_of(capped, Some(&workload));
         assert_eq!(reasons(&news), ["CappedByQuota"]);
         let said = "6 of the 10 ordered are refused by the API server: exceeded quota: team-a";

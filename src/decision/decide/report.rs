@@ -23,12 +23,12 @@ pub(super) fn nothing_known(spec: &Spec, now: Moment) -> Decision {
         answer: Answer::Unavailable { why: Unavailable::NothingKnown },
         want: 0,
         binding: Rule::Degraded,
-        votes: Vec::new(),
+        votes: Box::default(),
         health: Health::NotYetObserved,
         inputs: Inputs::default(),
         next: Next::default(),
-        notices: Vec::new(),
-        stuck: Vec::new(),
+        notices: Box::default(),
+        stuck: Box::default(),
         next_tick_ms: spec.tick_ms,
     }
 }
@@ -50,12 +50,12 @@ pub(super) fn report(
         answer: answer(spec, state, said, outcome.want, now),
         want: outcome.want,
         binding: outcome.binding,
-        votes: std::mem::take(&mut outcome.votes),
+        votes: std::mem::take(&mut outcome.votes).into(),
         health: said.health,
         inputs: inputs(state, observation, said),
         next: next(spec, state, said, now),
-        notices,
-        stuck: said.seen.stuck_ids.clone(),
+        notices: notices.into(),
+        stuck: said.seen.stuck_ids.as_slice().into(),
         next_tick_ms: if fast { FAST_TICK_MS.min(spec.tick_ms) } else { spec.tick_ms },
     }
 }

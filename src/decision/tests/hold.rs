@@ -231,10 +231,10 @@ fn losing_and_finding_a_source_is_told_once_each() {
     let mut bench = Bench::new(2);
     bench.run(30, IDLE);
     bench.lose();
-    assert_eq!(bench.tick(IDLE).notices, [Notice::Degraded]);
-    assert_eq!(bench.tick(IDLE).notices, []);
+    assert_eq!(*bench.tick(IDLE).notices, [Notice::Degraded]);
+    assert_eq!(*bench.tick(IDLE).notices, []);
     bench.find();
-    assert_eq!(bench.tick(IDLE).notices, [Notice::Recovered]);
+    assert_eq!(*bench.tick(IDLE).notices, [Notice::Recovered]);
 }
 
 #[test]
@@ -357,7 +357,7 @@ fn a_fault_that_comes_and_goes_with_each_sample_is_told_once_in_ten_minutes() {
     assert_eq!(told, 1);
     bench.run(600, |_| Does::serving(4.0));
     bench.sample(0).waiting_spread = Some(1.0);
-    assert_eq!(bench.tick(|_| Does::serving(4.0)).notices, [Notice::Imbalance]);
+    assert_eq!(*bench.tick(|_| Does::serving(4.0)).notices, [Notice::Imbalance]);
 }
 
 #[test]

@@ -69,7 +69,7 @@ fn replicas_that_cannot_be_placed_stop_further_orders() {
     bench.seen.replicas.unschedulable = 2;
     let decision = bench.tick(|_| Does::serving(8.0).waiting(80.0));
     assert_eq!(decision.want, 4);
-    assert_eq!(decision.notices, [Notice::CapacityExhausted]);
+    assert_eq!(*decision.notices, [Notice::CapacityExhausted]);
     assert_eq!(
         reason(&decision, Rule::Max),
         Reason::CapacityExhausted { unschedulable: 2, crash_looping: 0 }
