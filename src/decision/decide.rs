@@ -19,12 +19,12 @@ mod report;
 use super::evidence::Tick;
 use super::gpu::Ceiling;
 use super::level::{Ask, Level};
-use super::members::{NEW_TIME_MS, Seen, Slo};
+use super::members::{Seen, Slo};
 use super::number::seconds;
 use super::queue::Queue;
 use super::supply::Supply;
 use super::wake::Doorstep;
-use super::window::{RECENT_MS, WINDOW_MS, Window};
+use super::window::{RECENT_MS, WINDOW_MS};
 use super::{
     Answer, Decision, Gpu, Health, Mode, Moment, Observation, Part, Rule, Spec, State, Unavailable,
     Vote,
@@ -79,11 +79,6 @@ pub fn decide(
     let Some(ordered) = observation.replicas.spec.or(state.spec) else {
         return (report::nothing_known(spec, now), state);
     };
-    if state.last_tick.is_some_and(|last| last.millis_since(now) >= NEW_TIME_MS) {
-        // What was kept by a clock that was ahead would count until this one has caught up.
-        state.last_tick = None;
-        state.window = Window::default();
-    }
     let step_ms = state.last_tick.map_or(0, |last| now.millis_since(last));
     let said = ask_rules(spec, &mut state, observation, ordered, step_ms, now);
     note_evidence(spec, &mut state, &said, step_ms, now);

@@ -24,9 +24,9 @@ const FROZEN_MS: u64 = 30_000;
 const STUCK_MS: u64 = 600_000;
 /// Replicas that are remembered; KEDA's default maximum is 100.
 const MAX_MEMBERS: usize = 1_024;
-/// A sample or tick that is older than the one before by this much was timed by another clock, or by
-/// one that was set back: less than that, as between two leaders, is over before it matters.
-pub(super) const NEW_TIME_MS: u64 = 60_000;
+/// A sample that is older than the one before by this much was timed by another clock, or by one that
+/// was set back: less than that, as between two leaders, is over before it matters.
+const NEW_TIME_MS: u64 = 60_000;
 /// Shortest interval from which a rate is taken.
 const MIN_INTERVAL_MS: u64 = 100;
 
