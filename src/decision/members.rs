@@ -54,7 +54,7 @@ struct Member {
     flat_ms: u64,
     /// What the cost model is not told yet: too short to be a row.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    row: Option<Interval>,
+    row: Option<Box<Interval>>,
 }
 
 /// What the fresh, ready replicas say together.
@@ -301,13 +301,13 @@ impl Member {
             known_rates.filter(|_| !self.frozen()).and_then(|_| Interval::part(&before, sample));
         let row = match part {
             Some(part) => {
-                let row = self.row.map_or(part, |row| row.then(part));
-                self.row = (!row.is_whole()).then_some(row);
+                let row = self.row.take().map_or(part, |row| row.then(part));
+                self.row = (!row.is_whole()).then(|| Box::new(row));
                 self.row.is_none().then_some(row)
             }
             None => {
                 let rests = sample.running.is_some_and(|running| running < 1.0);
-                self.row.take().filter(|row| rests && row.is_enough())
+                self.row.take().map(|row| *row).filter(|row| rests && row.is_enough())
             }
         };
         if let Some(row) = row {
