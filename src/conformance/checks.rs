@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
-use super::client::{Connection, Event, Failure, Scaler};
+use super::client::{Connection, Event, Failure, Reply, Role, Scaler};
 use super::rehearsal::Transcript;
 use crate::proto::{MetricSpec, MetricValue, ScaledObjectRef};
 
@@ -261,6 +261,27 @@ impl fmt::Display for Latencies {
             millis(self.percentile(99)),
             millis(self.max())
         )
+    }
+}
+
+/// Fails for a query of the HPA's that is refused where a poll of the same is answered: the HPA's come
+/// with a deadline, and what cannot read that refuses them alone.
+fn not_refused_to_the_hpa<'a, T: 'a>(
+    calls: impl Iterator<Item = (Role, &'a Reply<T>)> + Clone,
+) -> Result<(), Shortfall> {
+    let of = |asked: Role| {
+        let calls = calls.clone().filter(move |(role, _)| *role == asked);
+        calls.map(|(_, reply)| &reply.result)
+    };
+    let refused = of(Role::Hpa).find_map(|result| match result {
+        Err(failure @ Failure::Status(..)) => Some(failure),
+        Ok(_) | Err(_) => None,
+    });
+    match refused {
+        Some(failure) if of(Role::Poll).any(Result::is_ok) => Err(Shortfall::Fail(format!(
+            "polls have an answer, the HPA's query with its 60 s deadline {failure}"
+        ))),
+        Some(_) | None => Ok(()),
     }
 }
 

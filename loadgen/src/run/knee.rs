@@ -178,9 +178,9 @@ impl Step {
     }
 }
 
-/// Why a step that was not stopped ends the search, if it does. A step that held although the client was late says
-/// nothing against going on: its lateness is in its times. One that failed is the client's fault if
-/// its lag took a tenth of what is promised, or requests never left.
+/// Why a step that was not stopped ends the search, if it does. A step that held although the client
+/// was late says nothing against going on: its lateness is in its times. One that failed is the
+/// client's fault if its lag took a tenth of what is promised, or requests never left.
 #[must_use]
 pub fn limit_of(plan: &Plan, outcome: &Outcome, holds: bool) -> Option<Limit> {
     let total = outcome.record.total();
@@ -334,6 +334,7 @@ mod tests {
         assert_eq!(search(1.0, 1e12).0.found().1, None);
         assert_eq!(search(1.0, 0.0).0.found().0, None);
     }
+
     fn step(rate: f64, good: u64, scheduled: u64) -> Step {
         Step {
             rate,

@@ -43,8 +43,8 @@ const MOST_AT_ONCE: usize = 4;
 /// Turns of tasks between two looks at sockets and clock: some 200 µs, as a turn that sends or reads
 /// takes 5 to 10 µs, and enough that more is read than handed out.
 ///
-/// Of 2 to 32 at once, 4 to 61 turns and waits of 100 to 250 µs, these kept a rate of half of a bare
-/// client's best (`benches/client.rs`).
+/// Of 2 to 32 at once, 4 to 61 turns and waits of 100 to 250 µs, these came nearest to half of a bare
+/// client's best rate without lag (`benches/client.rs`).
 pub(super) const TURNS_BETWEEN_LOOKS: u32 = 31;
 /// A user of a closed loop who got no answer comes back after this time at the earliest: users who
 /// do not would ask a server that refuses as fast as it can refuse.

@@ -2,9 +2,11 @@
 //!
 //! Each check has its own connections and judges only its own rule.
 
-use super::{Context, Finding, How, NO_SUCH_METRIC, Rule, Shortfall, as_keda_reads, values};
+use super::{
+    Context, Finding, How, NO_SUCH_METRIC, Rule, Shortfall, as_keda_reads, not_refused_to_the_hpa,
+    values,
+};
 use crate::conformance::client::{Connection, Failure, Role};
-use crate::conformance::rehearsal::ActivityCall;
 
 pub(super) const RULES: &[Rule] = &[
     Rule {
@@ -116,9 +118,8 @@ async fn a10_activity_agrees(context: &Context) -> Finding {
             Some(Ok(_)) | None => Shortfall::unseen("IsActive was not asked"),
         });
     }
-    if let Some(refused) = refused_to_the_hpa(&context.transcript.activity) {
-        return Err(refused);
-    }
+    let calls = context.transcript.activity.iter();
+    not_refused_to_the_hpa(calls.map(|call| (call.role, &call.reply)))?;
     let connection = context.connect().await?;
     let mut n_compared = 0;
     for _round in 0..N_ROUNDS {
@@ -141,21 +142,6 @@ async fn a10_activity_agrees(context: &Context) -> Finding {
         return Err(Shortfall::unseen("no two values in a row were usable and alike"));
     }
     Ok(format!("{n_compared} comparisons, all agree"))
-}
-
-/// An error for the HPA's queries, which come with a deadline, where polls have an answer.
-fn refused_to_the_hpa(calls: &[ActivityCall]) -> Option<Shortfall> {
-    let of =
-        |role| calls.iter().filter(move |call| call.role == role).map(|call| &call.reply.result);
-    if !of(Role::Poll).any(Result::is_ok) {
-        return None;
-    }
-    of(Role::Hpa).find_map(|result| match result {
-        Err(failure @ Failure::Status(..)) => Some(Shortfall::Fail(format!(
-            "polls have an answer, the HPA's query with its 60 s deadline {failure}"
-        ))),
-        Ok(_) | Err(_) => None,
-    })
 }
 
 /// The sum over all metrics as KEDA reads them; `None` if one has no usable value.

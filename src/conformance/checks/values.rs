@@ -5,7 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Context, Finding, How, Rule, Shortfall, SpecStream, as_keda_reads, target_as_keda_reads,
+    Context, Finding, How, Rule, Shortfall, SpecStream, as_keda_reads, not_refused_to_the_hpa,
+    target_as_keda_reads,
 };
 use crate::conformance::client::{Failure, Role};
 use crate::conformance::rehearsal::MetricsCall;
@@ -54,8 +55,8 @@ pub(super) const RULES: &[Rule] = &[
         id: "A6",
         title: "GetMetrics returns exactly one value, in both fields",
         why: "The HPA sums several values under the one name that was asked for, and without one \
-              keeps the count as it is. KEDA reads the float only if it is above 0, else the integer, so that a \
-              field left behind wins or is lost.",
+              keeps the count as it is. KEDA reads the float only if it is above 0, else the \
+              integer, so that a field left behind wins or is lost.",
         how: How::Check(|context| Box::pin(a6_one_value(context))),
     },
     Rule {
@@ -216,8 +217,10 @@ async fn a6_one_value(context: &Context) -> Finding {
         }
         seen = Some(format!("metricValueFloat {metric_value_float}, metricValue {metric_value}"));
     }
-    if let Some(refused) = refused_to_the_hpa(&context.transcript.metrics) {
-        return Err(refused);
+    for call in &context.transcript.metrics {
+        let same = |other: &&MetricsCall| other.metric_name == call.metric_name;
+        let calls = context.transcript.metrics.iter().filter(same);
+        not_refused_to_the_hpa(calls.map(|call| (call.role, &call.reply)))?;
     }
     seen.ok_or_else(|| match context.transcript.metrics.first() {
         None => no_specs(),
@@ -228,24 +231,6 @@ async fn a6_one_value(context: &Context) -> Finding {
             )),
             Ok(_) => Shortfall::unseen("no answer was kept"),
         },
-    })
-}
-
-/// A metric that polls get a value of and the HPA's queries get an error for: the HPA's come with a
-/// deadline, and what cannot read that refuses them alone.
-fn refused_to_the_hpa(calls: &[MetricsCall]) -> Option<Shortfall> {
-    let polled = |name: &str| {
-        let mut polls = calls.iter().filter(|call| call.role == Role::Poll);
-        polls.any(|call| call.metric_name == name && call.reply.result.is_ok())
-    };
-    calls.iter().filter(|call| call.role == Role::Hpa).find_map(|call| match &call.reply.result {
-        Err(failure @ Failure::Status(..)) if polled(&call.metric_name) => {
-            Some(Shortfall::Fail(format!(
-                "polls have a value of {}, the HPA's query with its 60 s deadline {failure}",
-                call.metric_name
-            )))
-        }
-        Ok(_) | Err(_) => None,
     })
 }
 

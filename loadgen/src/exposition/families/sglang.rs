@@ -1,8 +1,8 @@
 //! SGLang's families, those of its load, tokens and latency.
 //!
 //! Must not hold logic. Uncaptured: names, texts and types are those that SGLang 0.5.23's own code
-//! makes without an engine (`tests/data/pages`). `http_requests_total`, its count at arrival, is left out. The buckets are the simulated engine's, and all
-//! families have the labels of the scheduler's.
+//! makes without an engine (`tests/data/pages`). `http_requests_total`, its count at arrival, is left
+//! out. The buckets are the simulated engine's, and all families have the labels of the scheduler's.
 
 use super::vllm::TIME_TO_FIRST_TOKEN_SECONDS;
 use super::{Family, Rows, Unit, family, finished, used_share};
