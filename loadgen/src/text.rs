@@ -44,12 +44,24 @@ pub fn did_you_mean<'a>(given: &str, names: impl Iterator<Item = &'a str>) -> St
     }
 }
 
-/// The beginning of a text, with an ellipsis where more than `most_chars` were cut.
-pub(crate) fn shortened(text: &str, most_chars: usize) -> String {
-    match text.char_indices().nth(most_chars) {
-        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
-        None => text.to_owned(),
+/// The beginning of a text in at most `columns` characters, the last of them an ellipsis where more
+/// were cut.
+#[must_use]
+pub fn shortened(text: &str, columns: usize) -> String {
+    if text.chars().count() <= columns {
+        return text.to_owned();
     }
+    text.chars().take(columns.saturating_sub(1)).chain(['…']).collect()
+}
+
+/// A text of others' between the tags of a page, or in the quotes of an attribute.
+#[must_use]
+pub fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('\'', "&#39;")
+        .replace('"', "&quot;")
 }
 
 #[cfg(test)]
@@ -88,6 +100,11 @@ mod tests {
     #[test]
     fn what_fits_is_not_cut() {
         assert_eq!(shortened("ééé", 3), "ééé");
-        assert_eq!(shortened("éééé", 3), "ééé…");
+        assert_eq!(shortened("éééé", 3), "éé…");
+    }
+
+    #[test]
+    fn text_of_others_is_no_markup() {
+        assert_eq!(escaped("<a & 'b'>"), "&lt;a &amp; &#39;b&#39;&gt;");
     }
 }

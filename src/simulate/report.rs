@@ -14,6 +14,7 @@ use serde::Serialize;
 use super::row::{Row, Rows};
 use super::study::{Scene, Study};
 use super::transfer::{Transfer, matrix};
+use crate::text::shortened;
 
 pub use page::html;
 
@@ -119,7 +120,7 @@ fn table_of(study: &Study, out: &mut dyn Write) -> io::Result<()> {
         writeln!(
             out,
             "{:<34} {:>6.2}%{below} {:>9.2} {ratio:>6} {:>6.0} {:>5.0} {:>5.1}h",
-            shortened(&name(row), 34),
+            shortened(&row.name(), 34),
             100.0 * row.attainment,
             row.gpu_hours,
             row.cold_starts,
@@ -176,20 +177,4 @@ fn transfers(studies: &[Study], all: &[Transfer], out: &mut dyn Write) -> io::Re
         )?;
     }
     Ok(())
-}
-
-fn name(row: &Row) -> String {
-    if row.setting.is_empty() {
-        row.policy.clone()
-    } else {
-        format!("{} ({})", row.policy, row.setting)
-    }
-}
-
-fn shortened(text: &str, width: usize) -> String {
-    if text.chars().count() <= width {
-        return text.to_owned();
-    }
-    let kept: String = text.chars().take(width - 1).collect();
-    format!("{kept}…")
 }

@@ -77,6 +77,18 @@ pub struct Row {
     pub learned_within_10_percent_after_s: Option<f64>,
 }
 
+impl Row {
+    /// The policy, with its setting where it has one.
+    #[must_use]
+    pub fn name(&self) -> String {
+        if self.setting.is_empty() {
+            self.policy.clone()
+        } else {
+            format!("{} ({})", self.policy, self.setting)
+        }
+    }
+}
+
 /// A study's lines.
 #[derive(Debug, Clone, Default)]
 pub struct Rows {

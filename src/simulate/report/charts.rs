@@ -4,9 +4,9 @@
 
 use super::super::outcome::{Outcome, Point};
 use super::super::row::Row;
-use super::name;
-use super::page::{CLAIRVOYANT_COLOR, OUR_COLOR, OURS, Part, escaped};
+use super::page::{CLAIRVOYANT_COLOR, OUR_COLOR, OURS, Part};
 use super::plot::{Axis, Plot};
+use crate::text::escaped;
 
 /// Hours of learning that are shown.
 const LEARNING_H: f64 = 6.0;
@@ -48,7 +48,7 @@ pub(super) fn pareto(part: &Part<'_>) -> String {
         drawing.line(&swept, color, "stroke-opacity='0.35'");
     }
     let title = |row: &Row| {
-        format!("{}: {:.2} %, {:.1} GPU-h", name(row), 100.0 * row.attainment, row.gpu_hours)
+        format!("{}: {:.2} %, {:.1} GPU-h", row.name(), 100.0 * row.attainment, row.gpu_hours)
     };
     for row in &rows.sweep {
         drawing.point(at(row), 2.5, part.colors.get(&row.policy), &escaped(&title(row)));
@@ -114,7 +114,7 @@ pub(super) fn timelines(part: &Part<'_>) -> String {
         let beside = clairvoyant.map(|point| &point.outcome);
         drawings.push_str(&format!(
             "<h3>{}</h3>{}",
-            escaped(&name(row)),
+            escaped(&row.name()),
             timeline(outcome, beside, color, part)
         ));
     }

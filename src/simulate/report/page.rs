@@ -4,7 +4,8 @@
 
 use super::super::row::{Row, Rows, best};
 use super::super::study::{Scene, Study};
-use super::{charts, name, tables};
+use super::{charts, tables};
+use crate::text::escaped;
 
 /// The product's name among the policies.
 pub(super) const OURS: &str = "ghostscaler";
@@ -191,7 +192,7 @@ fn tiles(part: &Part<'_>) -> String {
         tile(
             class,
             format!("{:.0} % {word}", 100.0 * saved.abs()),
-            format!("than {what}: {}{misses}", name(peer)),
+            format!("than {what}: {}{misses}", peer.name()),
         );
     };
     if let Some(peer) = part.best_peer() {
@@ -265,12 +266,4 @@ impl Colors {
     pub(super) fn dot(&self, policy: &str) -> String {
         format!("<span class='dot' style='background:{}'></span>", self.get(policy))
     }
-}
-
-pub(super) fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('\'', "&#39;")
-        .replace('"', "&quot;")
 }

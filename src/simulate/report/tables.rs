@@ -5,8 +5,8 @@
 use super::super::outcome::{LENGTH_BOUNDS, Outcome, Point};
 use super::super::row::Row;
 use super::super::transfer::{Transfer, matrix};
-use super::name;
-use super::page::{OURS, Part, escaped, peers};
+use super::page::{OURS, Part, peers};
+use crate::text::escaped;
 
 /// Bars end at so many times the clairvoyant's.
 const BAR_MOST: f64 = 3.0;
@@ -167,7 +167,7 @@ pub(super) fn by_length(part: &Part<'_>) -> String {
             "<tr class='{}'><td>{}{}</td>",
             if row.policy == OURS { "ours" } else { "" },
             part.colors.dot(&row.policy),
-            escaped(&name(row))
+            escaped(&row.name())
         ));
         for share in &row.attainment_by_prompt {
             let text =

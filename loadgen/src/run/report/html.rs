@@ -4,6 +4,7 @@ use super::plot::{Line, Plot};
 use super::{Quantile, Report, table};
 use crate::run::engines::Look;
 use crate::run::timeline::Point;
+use crate::text::escaped;
 
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:760px;margin:2em auto;\
     padding:0 1em;color:#222;background:#fff}pre{font:13px/1.4 ui-monospace,monospace;\
@@ -148,8 +149,4 @@ fn distributions(report: &Report) -> Plot<'_> {
         ],
         is_log: true,
     }
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
