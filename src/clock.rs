@@ -27,8 +27,15 @@ pub struct Clock(Source);
 
 #[derive(Debug, Clone, Copy)]
 enum Source {
-    Running { anchor: Instant, course: &'static ArcSwap<Course> },
+    Running(&'static Running),
     Stepped { millis: &'static AtomicI64 },
+}
+
+/// Apart from the clock, which thousands have a copy of.
+#[derive(Debug)]
+struct Running {
+    anchor: Instant,
+    course: ArcSwap<Course>,
 }
 
 /// What to add to the milliseconds since the anchor.
@@ -65,7 +72,8 @@ impl Clock {
     pub fn start() -> Clock {
         let offset = wall().0;
         let course = ArcSwap::from_pointee(Course { since_ms: 0, from: offset, to: offset });
-        Clock(Source::Running { anchor: Instant::now(), course: Box::leak(Box::new(course)) })
+        let running = Running { anchor: Instant::now(), course };
+        Clock(Source::Running(Box::leak(Box::new(running))))
     }
 
     /// Follows the wall clock where it is set, or the machine has slept, until cancelled: by 3 s in a
@@ -78,12 +86,12 @@ impl Clock {
     }
 
     fn turn_to(self, wall: Moment, instant: Instant) {
-        let Source::Running { anchor, course } = self.0 else { return };
+        let Source::Running(Running { anchor, course }) = self.0 else { return };
         let shown = self.at(instant);
         if wall.0.abs_diff(shown.0) < MEANT_MS {
             return;
         }
-        let since_ms = millis_between(anchor, instant);
+        let since_ms = millis_between(*anchor, instant);
         let from = course.load().at(since_ms);
         course.store(Arc::new(Course { since_ms, from, to: from + (wall.0 - shown.0) }));
     }
@@ -113,8 +121,8 @@ impl Clock {
     #[must_use]
     pub fn at(&self, instant: Instant) -> Moment {
         match self.0 {
-            Source::Running { anchor, course } => {
-                let millis = millis_between(anchor, instant);
+            Source::Running(Running { anchor, course }) => {
+                let millis = millis_between(*anchor, instant);
                 Moment(millis.saturating_add(course.load().at(millis)))
             }
             Source::Stepped { millis } => Moment(millis.load(Ordering::Acquire)),
@@ -141,9 +149,9 @@ mod tests {
     fn a_wall_clock_that_is_set_is_followed_slowly_and_never_back() {
         for step_ms in [60_000_i64, -60_000, 3_600_000, 900] {
             let clock = Clock::start();
-            let Source::Running { anchor, .. } = clock.0 else { unreachable!() };
-            let after = |second: u64| anchor + Duration::from_secs(second);
-            let start = clock.at(anchor);
+            let Source::Running(Running { anchor, .. }) = clock.0 else { unreachable!() };
+            let after = |second: u64| *anchor + Duration::from_secs(second);
+            let start = clock.at(*anchor);
             let wall_at = |second: u64| start.plus_millis(second * 1_000).0 + step_ms;
             let mut last = start;
             for second in 0..=1_800 {

@@ -13,8 +13,8 @@ use serde::Deserialize;
 use crate::decision::{Phase, Replicas};
 use crate::files::MAX_DOCUMENT_BYTES;
 use crate::inventory::{
-    Counted, DEFAULT_MAX_REPLICAS, Endpoint, Inventory, Kubernetes, MOST_REPLICAS, Member,
-    Workload, WorkloadKey,
+    Counted, DEFAULT_MAX_REPLICAS, Endpoint, Inventory, Kubernetes, MOST_REPLICAS, Member, Names,
+    Workload,
 };
 use crate::source::config::{PrometheusConfig, WakeSourceConfig, parse_url, shown_url};
 use crate::source::scrape::DEFAULT_PATH;
@@ -101,15 +101,26 @@ fn check_names<'a>(field: &str, names: impl Iterator<Item = &'a String>, faults:
 
 fn inventory(raw: Vec<RawWorkload>, faults: &mut Faults) -> Inventory {
     let mut workloads = BTreeMap::new();
+    let mut namespaces = BTreeSet::new();
     for (index, workload) in raw.into_iter().enumerate() {
         let field = format!("workloads[{index}]");
-        let workload = workload.validate(&field, faults);
+        let namespace = in_common(&mut namespaces, &workload.namespace);
+        let workload = workload.validate(namespace, &field, faults);
         let key = workload.key.clone();
         if workloads.insert(key.clone(), Arc::new(workload)).is_some() {
             faults.add(field, &key.to_string(), "a namespace and name that are not used twice");
         }
     }
     Inventory { synced: true, workloads, ..Inventory::default() }
+}
+
+/// The text, held once however many have it.
+fn in_common(known: &mut BTreeSet<Arc<str>>, text: &str) -> Arc<str> {
+    known.get(text).cloned().unwrap_or_else(|| {
+        let new = Arc::from(text);
+        known.insert(Arc::clone(&new));
+        new
+    })
 }
 
 fn check_references(config: &Config, faults: &mut Faults) {
@@ -245,8 +256,8 @@ impl Scalar {
 }
 
 impl RawWorkload {
-    fn validate(self, field: &str, faults: &mut Faults) -> Workload {
-        for (part, value) in [("namespace", &self.namespace), ("name", &self.name)] {
+    fn validate(self, namespace: Arc<str>, field: &str, faults: &mut Faults) -> Workload {
+        for (part, value) in [("namespace", &*namespace), ("name", &self.name)] {
             if !is_kubernetes_name(value) {
                 faults.add(
                     format!("{field}.{part}"),
@@ -269,7 +280,7 @@ impl RawWorkload {
             }
         }
         Workload {
-            key: WorkloadKey::new(&self.namespace, &self.name),
+            key: Names { namespace, name: self.name.into() }.into(),
             min,
             max,
             fallback_replicas: None,

@@ -12,6 +12,8 @@ mod ghost;
 mod gpu;
 mod headroom;
 mod hpa;
+mod kept;
+mod known;
 mod kv;
 mod leaving;
 mod level;
@@ -39,6 +41,7 @@ pub use cost::{CostModel, Interval};
 pub use decide::decide;
 pub use ghost::score;
 pub use hpa::{DEFAULT_TOLERANCE, HpaEffect, hpa_effect};
+pub use kept::KeptSample;
 pub use members::WARM_UP_MS;
 pub use observation::{
     Engine, EngineSample, Gpu, GpuSample, Observation, Phase, Replicas, Wake, WakeReading,

@@ -4,6 +4,7 @@
 //! `registry`. Holds data only, does no IO.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -18,8 +19,15 @@ pub const DEFAULT_MAX_REPLICAS: u32 = 100;
 pub const MOST_REPLICAS: u32 = 1_000_000;
 
 /// Namespace and name of a ScaledObject, or of a workload of the configuration.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
-pub struct WorkloadKey {
+///
+/// Half a dozen tables name each of thousands of workloads: all clones share the [`Names`].
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(transparent)]
+pub struct WorkloadKey(Arc<Names>);
+
+/// The parts of a [`WorkloadKey`].
+#[derive(Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub struct Names {
     /// The Kubernetes namespace.
     pub namespace: Arc<str>,
     /// The ScaledObject's name.
@@ -30,7 +38,21 @@ impl WorkloadKey {
     /// A key from its parts.
     #[must_use]
     pub fn new(namespace: &str, name: &str) -> WorkloadKey {
-        WorkloadKey { namespace: namespace.into(), name: name.into() }
+        Names { namespace: namespace.into(), name: name.into() }.into()
+    }
+}
+
+impl From<Names> for WorkloadKey {
+    fn from(names: Names) -> WorkloadKey {
+        WorkloadKey(Arc::new(names))
+    }
+}
+
+impl Deref for WorkloadKey {
+    type Target = Names;
+
+    fn deref(&self) -> &Names {
+        &self.0
     }
 }
 
@@ -73,7 +95,7 @@ pub struct Kubernetes {
     /// The HPA that KEDA keeps for it, where it has been read.
     pub hpa: Option<Arc<Hpa>>,
     /// What else scales the same target, as `Kind/name`.
-    pub rivals: Vec<String>,
+    pub rivals: Box<[String]>,
     /// Devices that one replica asks for.
     pub devices: Arc<Devices>,
     /// How long a replica takes to start, by those that have.
@@ -256,6 +278,11 @@ impl Inventory {
 mod tests {
     use super::*;
     use crate::config;
+
+    #[test]
+    fn a_workload_with_its_counts_fits_the_allocators_class_of_256_bytes() {
+        assert!(size_of::<Workload>() <= 256 - 16, "{}", size_of::<Workload>());
+    }
 
     #[test]
     fn an_endpoint_keeps_the_date_of_its_first_listing() {

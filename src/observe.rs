@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use crate::decision::{
-    Engine, EngineSample, Gpu, Moment, Observation, Phase, Reading, Replicas, Wake, Why,
+    Engine, Gpu, KeptSample, Moment, Observation, Phase, Reading, Replicas, Wake, Why,
 };
 use crate::inventory::{Counted, Member, Workload};
 
@@ -30,7 +30,7 @@ const LOADING_MS: u64 = 600_000;
 /// Builds the observation of one tick. `reading` gives the state of a member's metrics by its id.
 pub fn observe(
     workload: &Workload,
-    reading: impl Fn(&Member) -> Reading<Arc<EngineSample>>,
+    reading: impl Fn(&Member) -> Reading<KeptSample>,
     around: Around,
     now: Moment,
 ) -> Observation {
@@ -38,7 +38,7 @@ pub fn observe(
         .members
         .iter()
         .map(|member| Engine {
-            id: (&*member.id).into(),
+            id: Arc::clone(&member.id),
             phase: member.phase,
             ready_ms: member.ready_at.map(|at| now.millis_since(at)),
             reading: match member.phase {
@@ -71,7 +71,7 @@ pub fn observe(
     replicas.rollout |= workload.kubernetes.rollout_until.is_some_and(|until| now < until);
     Observation {
         replicas,
-        engines,
+        engines: engines.into(),
         gpu: around.gpu,
         wake: around.wake,
         schedule_floor: around.schedule_floor,
@@ -122,7 +122,7 @@ fn count_answers(configured: Replicas, engines: &[Engine]) -> Replicas {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decision::{Health, Spec, State, decide};
+    use crate::decision::{EngineSample, Health, Spec, State, decide};
     use crate::inventory::{Kubernetes, WorkloadKey};
 
     fn member(id: &str, phase: Phase) -> Member {
@@ -152,8 +152,8 @@ mod tests {
         }
     }
 
-    fn fresh(_: &Member) -> Reading<Arc<EngineSample>> {
-        Reading::Fresh { value: Arc::default(), age_ms: 0 }
+    fn fresh(_: &Member) -> Reading<KeptSample> {
+        Reading::Fresh { value: EngineSample::default().into(), age_ms: 0 }
     }
 
     #[test]

@@ -7,16 +7,17 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
 use crate::clock::Clock;
-use crate::decision::{Answer, Moment};
+use crate::decision::{Answer, Moment, Spec};
 use crate::inventory::{Inventory, Workload, WorkloadKey};
 use crate::trigger::{self, Faults, Policy};
 
+mod common;
 mod key;
 mod rpc;
 #[cfg(test)]
@@ -30,6 +31,7 @@ pub use tracker::{OpenStream, Published, Tracker};
 
 pub use variants::Untracked;
 
+use common::InCommon;
 use variants::Variants;
 
 /// What the registry may hold.
@@ -109,7 +111,8 @@ struct Shared {
     n_trackers: AtomicUsize,
     generation: watch::Sender<u64>,
     listing: Mutex<Listing>,
-    last_policy: Mutex<Weak<Policy>>,
+    policies: InCommon<Policy>,
+    specs: InCommon<Spec>,
 }
 
 /// The workloads by namespace and name; replaced whole with each inventory.
@@ -146,7 +149,8 @@ impl Registry {
             n_trackers: AtomicUsize::new(0),
             generation: watch::Sender::new(0),
             listing: Mutex::default(),
-            last_policy: Mutex::default(),
+            policies: InCommon::default(),
+            specs: InCommon::default(),
         };
         Registry { shared: Arc::new(shared) }
     }
@@ -170,14 +174,15 @@ impl Registry {
             let slot = self.slot_for(old.get(&key.namespace, &key.name), workload, &mut changed);
             index.insert(key, slot);
         }
-        for (key, slot) in old.iter() {
+        for slot in old.iter() {
+            let key = &slot.workload.key;
             if index.get(&key.namespace, &key.name).is_some() {
                 continue;
             }
             if inventory.knows(&key.namespace) {
                 changed |= slot.variants.retire_all();
             } else {
-                index.insert(&key, slot.clone());
+                index.insert(key, slot.clone());
             }
         }
         self.shared.n_trackers.store(index.n_trackers(), Ordering::Relaxed);
@@ -234,7 +239,7 @@ impl Registry {
         if listing.generation != Some(generation) {
             let index = self.shared.index.load();
             let mut trackers: Vec<_> =
-                index.iter().flat_map(|(_, slot)| slot.variants.all().to_vec()).collect();
+                index.iter().flat_map(|slot| slot.variants.all().to_vec()).collect();
             trackers.sort_unstable_by(|a, b| a.key.cmp(&b.key));
             *listing = Listing { generation: Some(generation), trackers: Arc::new(trackers) };
         }
@@ -260,6 +265,12 @@ impl Registry {
         Some(slot.variants.refused(&slot.workload))
     }
 
+    /// A decision's input, held once for all triggers that are decided under an equal one.
+    #[must_use]
+    pub fn share_spec(&self, spec: Spec) -> Arc<Spec> {
+        self.shared.specs.share(spec)
+    }
+
     /// Signals each change of the set of trackers.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<u64> {
@@ -274,7 +285,7 @@ impl Registry {
         let index = self.shared.index.load();
         let now = self.shared.clock.now();
         let mut changed = false;
-        for (_, slot) in index.iter() {
+        for slot in index.iter() {
             let idle_ms = self.shared.limits.idle_ms;
             changed |= slot.variants.retire_idle(&slot.workload, now, idle_ms);
         }
@@ -308,7 +319,7 @@ impl Registry {
             let mut trackers = Vec::new();
             for (trigger, policy) in listed {
                 let Some(policy) = policy else { continue };
-                let policy = self.in_common(policy);
+                let policy = self.shared.policies.share(policy);
                 let new = variants::New { workload, trigger, policy, brought_by: None };
                 // What calls have brought makes room; the inventory has its own bound.
                 if let Ok(tracker) = self.add(&slot.variants, new) {
@@ -340,24 +351,12 @@ impl Registry {
             }
             Refusal::BadMetadata(faults).of(workload)
         })?;
-        let brought_by = Some(brought_by.collect());
-        let policy = self.in_common(policy);
+        let brought_by = Some(Arc::new(brought_by.collect()));
+        let policy = self.shared.policies.share(policy);
         let new = variants::New { workload, trigger, policy, brought_by };
         let tracker = self.add(&slot.variants, new)?;
         self.shared.generation.send_modify(|generation| *generation += 1);
         Ok(tracker)
-    }
-
-    /// The policy, shared with the trigger before it where they say the same: most of a fleet do, and
-    /// each takes some 300 bytes.
-    fn in_common(&self, policy: Policy) -> Arc<Policy> {
-        let mut last = self.shared.last_policy.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(last) = last.upgrade().filter(|last| **last == policy) {
-            return last;
-        }
-        let policy = Arc::new(policy);
-        *last = Arc::downgrade(&policy);
-        policy
     }
 
     fn add(&self, variants: &Variants, new: variants::New<'_>) -> Result<Arc<Tracker>, Error> {
@@ -399,16 +398,11 @@ impl Index {
         names.insert(Arc::clone(&key.name), slot);
     }
 
-    fn iter(&self) -> impl Iterator<Item = (WorkloadKey, &Slot)> {
-        self.slots.iter().flat_map(|(namespace, names)| {
-            names.iter().map(move |(name, slot)| {
-                let (namespace, name) = (Arc::clone(namespace), Arc::clone(name));
-                (WorkloadKey { namespace, name }, slot)
-            })
-        })
+    fn iter(&self) -> impl Iterator<Item = &Slot> {
+        self.slots.values().flat_map(HashMap::values)
     }
 
     fn n_trackers(&self) -> usize {
-        self.iter().map(|(_, slot)| slot.variants.all().len()).sum()
+        self.iter().map(|slot| slot.variants.all().len()).sum()
     }
 }

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::decision::{Moment, State};
 use crate::files;
-use crate::inventory::WorkloadKey;
+use crate::inventory::{Names, WorkloadKey};
 use crate::registry::TrackerKey;
 
 /// The version of the file that this binary writes and reads.
@@ -270,7 +270,7 @@ fn write<'a, W: Write>(
     writer.line(&Header { ghostscaler_state: VERSION, saved_at: now })?;
     let mut trackers = 0;
     for (key, state) in states {
-        let WorkloadKey { namespace, name } = &key.workload;
+        let Names { namespace, name } = &*key.workload;
         writer.line(&EntryOut { namespace, name, trigger: key.trigger, state })?;
         trackers += 1;
     }

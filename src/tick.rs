@@ -9,8 +9,6 @@ mod states;
 mod stepped;
 mod upstreams;
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -90,7 +88,7 @@ const DROP_IDLE_INTERVAL: Duration = Duration::from_secs(60);
 pub async fn run(parts: Arc<Parts>, pulse: Pulse, cancel: CancellationToken) {
     let mut changes = parts.registry.changes();
     let mut tasks = JoinSet::new();
-    let mut running: HashMap<TrackerKey, Running> = HashMap::new();
+    let mut running: Vec<Running> = Vec::new();
     let mut stale = true;
     let mut restart_at = None;
     let mut idle = interval(DROP_IDLE_INTERVAL);
@@ -164,6 +162,7 @@ pub fn stand_by(parts: &Parts) {
 
 /// The task of one trigger.
 struct Running {
+    key: TrackerKey,
     task: AbortHandle,
     nudge: Arc<Notify>,
     /// The wake request that it was last told of.
@@ -171,14 +170,15 @@ struct Running {
 }
 
 /// The workload that a task follows.
-fn whose(running: &HashMap<TrackerKey, Running>, task: Id) -> Option<&WorkloadKey> {
-    running.iter().find(|(_, running)| running.task.id() == task).map(|(key, _)| &key.workload)
+fn whose(running: &[Running], task: Id) -> Option<&WorkloadKey> {
+    let running = running.iter().find(|running| running.task.id() == task);
+    running.map(|running| &running.key.workload)
 }
 
 /// Asks for a tick of each workload that somebody wants awake.
-fn nudge_woken(parts: &Parts, running: &mut HashMap<TrackerKey, Running>) {
-    for (key, running) in running {
-        let woken_at = parts.wakes.last(&key.workload);
+fn nudge_woken(parts: &Parts, running: &mut [Running]) {
+    for running in running {
+        let woken_at = parts.wakes.last(&running.key.workload);
         if woken_at != running.woken_at {
             running.woken_at = woken_at;
             running.nudge.notify_one();
@@ -186,19 +186,24 @@ fn nudge_woken(parts: &Parts, running: &mut HashMap<TrackerKey, Running>) {
     }
 }
 
-/// Starts the tasks of new triggers and ends those of triggers that are gone.
+/// Starts the tasks of new triggers and ends those of triggers that are gone; those that run are kept in
+/// the order of their keys.
 fn supervise(
     parts: &Arc<Parts>,
     grid: Grid,
     crowd: &Arc<Crowd>,
     tasks: &mut JoinSet<()>,
-    running: &mut HashMap<TrackerKey, Running>,
+    running: &mut Vec<Running>,
 ) {
     let trackers = parts.registry.trackers();
-    running.retain(|_, running| !running.task.is_finished());
+    running.retain(|running| !running.task.is_finished());
+    let known = running.len();
+    let is_known = |running: &[Running], key| {
+        running[..known].binary_search_by(|running| running.key.cmp(key)).is_ok()
+    };
     let mut first_due = Instant::now();
     for tracker in trackers.iter() {
-        if let Entry::Vacant(vacant) = running.entry(tracker.key.clone()) {
+        if !is_known(running, &tracker.key) {
             let nudge = Arc::new(Notify::new());
             // Taken before the trigger that this one replaces is forgotten below.
             let state = parts.states.of(tracker);
@@ -215,10 +220,12 @@ fn supervise(
             // Borrowed: a future keeps twice what it is given, and there are thousands of them.
             let task = tasks.spawn(async move { paced.run().await });
             first_due += START_INTERVAL;
-            vacant.insert(Running { task, nudge, woken_at: None });
+            running.push(Running { key: tracker.key.clone(), task, nudge, woken_at: None });
         }
     }
-    running.retain(|key, running| {
+    running.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+    running.retain(|running| {
+        let key = &running.key;
         let stays = trackers.binary_search_by(|tracker| tracker.key.cmp(key)).is_ok();
         if !stays {
             running.task.abort();
@@ -226,6 +233,7 @@ fn supervise(
         }
         stays
     });
+    running.shrink_to_fit();
 }
 
 /// Whether the last leader knew the utilisation of its GPUs, so that it is lost until it is read here
@@ -349,7 +357,7 @@ impl Follow {
         let observation = Arc::new(observation);
         let previous = tracker.published.load_full();
         let known = previous.spec.as_ref().filter(|known| ***known == spec).map(Arc::clone);
-        let spec = known.unwrap_or_else(|| Arc::new(spec));
+        let spec = known.unwrap_or_else(|| parts.registry.share_spec(spec));
 
         let deciding = Instant::now();
         let decided = self.state.decide(parts.log.is_some(), &spec, &observation, now);

@@ -84,7 +84,7 @@ pub(super) fn build<'a>(
 }
 
 /// Its own HPA, and what else scales its target.
-fn scaled_by(name: &str, scalers: &[Scaler<'_>]) -> (Option<Arc<Hpa>>, Vec<String>) {
+fn scaled_by(name: &str, scalers: &[Scaler<'_>]) -> (Option<Arc<Hpa>>, Box<[String]>) {
     let mut own = None;
     let mut rivals = Vec::new();
     for scaler in scalers {
@@ -101,7 +101,7 @@ fn scaled_by(name: &str, scalers: &[Scaler<'_>]) -> (Option<Arc<Hpa>>, Vec<Strin
             Scaler::Hpa(it) => rivals.push(format!("HorizontalPodAutoscaler/{}", it.hpa.name)),
         }
     }
-    (own, rivals)
+    (own, rivals.into())
 }
 
 /// What one replica asks for: by its template, else by a pod; claims are told by pods alone.

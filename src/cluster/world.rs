@@ -21,7 +21,7 @@ use super::watch::{Change, ObjectKey, Step, Update};
 use super::watched::{MAX_OBJECTS, Watched};
 use super::workload::{self, Parts, Scaler};
 use crate::decision::Moment;
-use crate::inventory::{Devices, Inventory, Room, Workload, WorkloadKey};
+use crate::inventory::{Devices, Inventory, Names, Room, Workload, WorkloadKey};
 
 /// How long a namespace that may not be read is waited for, in milliseconds: a role that is bound beside
 /// the start takes seconds.
@@ -399,7 +399,8 @@ impl Scope {
             .zip(targets)
             .zip(pods)
             .map(|(((name, object), target), pods)| {
-                let key = WorkloadKey { namespace: Arc::clone(namespace), name: Arc::clone(name) };
+                let name = Arc::clone(name);
+                let key = Names { namespace: Arc::clone(namespace), name }.into();
                 let start = known.get(&key).and_then(|known| known.kubernetes.start);
                 let scalers = scalers.get(&object.target).map_or(&[][..], Vec::as_slice);
                 let claim = |name: &str| self.claims.get(namespace, name);
@@ -481,7 +482,7 @@ fn assign<'a>(
 /// Puts a namespace's workloads in the place of its former ones, keeping those that are the same;
 /// whether any is not. Where none is, the inventory is not copied.
 fn replace(published: &mut Arc<Inventory>, namespace: &Arc<str>, built: Vec<Workload>) -> bool {
-    let first = WorkloadKey { namespace: Arc::clone(namespace), name: Arc::from("") };
+    let first = WorkloadKey::new(namespace, "");
     let kept: BTreeSet<&Arc<str>> = built.iter().map(|workload| &workload.key.name).collect();
     let known = published.workloads.range(first..).map(|(key, _)| key);
     let gone: Vec<WorkloadKey> = known

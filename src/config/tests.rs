@@ -1,6 +1,7 @@
 //! The file as people write it, as they get it wrong, and as nobody should write it.
 
 use super::*;
+use crate::inventory::WorkloadKey;
 
 fn faults(text: &str) -> String {
     parse(text).expect_err("the text is wrong").to_string()
@@ -158,4 +159,14 @@ workloads: [{namespace: a, name: b, wakeSource: gatway}]
     ] {
         assert!(text.contains(part), "{part:?} is not in\n{text}");
     }
+}
+
+#[test]
+fn workloads_of_a_namespace_hold_its_name_once() {
+    let text =
+        "workloads: [{namespace: a, name: b}, {namespace: a, name: c}, {namespace: d, name: b}]";
+    let inventory = parse(text).unwrap().inventory;
+    let [b, c, d] = [0, 1, 2].map(|index| inventory.workloads.keys().nth(index).unwrap());
+    assert!(Arc::ptr_eq(&b.namespace, &c.namespace));
+    assert!(!Arc::ptr_eq(&b.namespace, &d.namespace));
 }

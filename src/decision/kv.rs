@@ -19,7 +19,7 @@ pub(super) fn ask(seen: &Seen, supply: &Supply) -> (Vote, f64) {
         return (vote(None, Reason::Silent), 0.0);
     };
     let need = used / SIZED_FOR;
-    let preemptions = seen.rates.preemptions.unwrap_or(0.0);
+    let preemptions = seen.rates.preemptions.get().unwrap_or(0.0);
     let waits = seen.waiting.is_some_and(|waiting| waiting > 0.0);
     if fullest < PRESSED || !(waits || preemptions > 0.0) {
         return (vote(None, Reason::KvFits { used }), need);

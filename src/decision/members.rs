@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cost::CostModel;
 use super::number::count_of;
-use super::{Engine, EngineSample, Interval, Moment, Phase, Reading, Why};
+use super::{Engine, EngineSample, Interval, KeptSample, Moment, Phase, Reading, Why};
 pub(super) use rates::Rates;
 
 /// A replica that turned ready less than this ago warms up: it is not silent if it has not answered
@@ -39,13 +39,13 @@ pub(super) struct Members {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Member {
-    id: Box<str>,
+    id: Arc<str>,
     /// When it was first seen starting, until it is ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     starting_since: Option<Moment>,
     /// The newest sample.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    last: Option<Arc<EngineSample>>,
+    last: Option<KeptSample>,
     /// Rates of the newest sample interval; `None` before there is one, and after a restart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     rates: Option<Rates>,
@@ -188,7 +188,7 @@ impl Members {
             .iter()
             .map(|engine| match old.iter().position(|member| member.id == engine.id) {
                 Some(index) => old.swap_remove(index),
-                None => Member::new(engine.id.clone()),
+                None => Member::new(Arc::clone(&engine.id)),
             })
             .collect();
     }
@@ -226,16 +226,16 @@ pub(super) struct Slo {
 }
 
 impl Member {
-    fn new(id: Box<str>) -> Member {
+    fn new(id: Arc<str>) -> Member {
         Member { id, starting_since: None, last: None, rates: None, flat_ms: 0, row: None }
     }
 
     fn waiting(&self) -> f64 {
-        self.last.as_ref().and_then(|sample| sample.waiting).unwrap_or(0.0)
+        self.last.as_ref().and_then(|last| last.get().waiting).unwrap_or(0.0)
     }
 
     fn running(&self) -> f64 {
-        self.last.as_ref().and_then(|sample| sample.running).unwrap_or(0.0)
+        self.last.as_ref().and_then(|last| last.get().running).unwrap_or(0.0)
     }
 
     fn read(
@@ -246,7 +246,7 @@ impl Member {
         cost: &mut CostModel,
         seen: &mut Seen,
     ) {
-        let (sample, age_ms) = match &engine.reading {
+        let (kept, age_ms) = match &engine.reading {
             Reading::Fresh { value, age_ms } => (value, *age_ms),
             Reading::Stale { why, .. } | Reading::Missing { why } => {
                 seen.whole = false;
@@ -261,21 +261,28 @@ impl Member {
         };
         seen.expected += 1;
         seen.answered += 1;
-        let cleaned = sample.cleaned();
-        let sample = if cleaned == **sample { Arc::clone(sample) } else { Arc::new(cleaned) };
-        self.take(&sample, n_ready, cost);
+        let (kept, given) = (kept.clone(), kept.get());
+        let sample = given.cleaned();
+        let kept = if sample == given { kept } else { sample.into() };
+        self.take(kept, &sample, n_ready, cost);
         self.add_to(&sample, age_ms, slo, seen);
     }
 
     /// Moves on to a newer sample; the same sample again changes nothing.
-    fn take(&mut self, sample: &Arc<EngineSample>, n_ready: u32, cost: &mut CostModel) {
-        let Some(before) = self.last.clone() else {
-            self.last = Some(Arc::clone(sample));
+    fn take(
+        &mut self,
+        kept: KeptSample,
+        sample: &EngineSample,
+        n_ready: u32,
+        cost: &mut CostModel,
+    ) {
+        let Some(before) = self.last.as_ref().map(KeptSample::get) else {
+            self.last = Some(kept);
             return;
         };
         if before.at.millis_since(sample.at) >= NEW_TIME_MS {
             // Its source counts from another time; no rate can be told across that.
-            (self.last, self.rates, self.flat_ms) = (Some(Arc::clone(sample)), None, 0);
+            (self.last, self.rates, self.flat_ms) = (Some(kept), None, 0);
             self.row = None;
             return;
         }
@@ -285,7 +292,7 @@ impl Member {
         }
         let known_rates = self.rates;
         self.rates = Rates::between(&before, sample, elapsed_ms);
-        self.last = Some(Arc::clone(sample));
+        self.last = Some(kept);
         let Some(rates) = self.rates else {
             (self.flat_ms, self.row) = (0, None);
             return;
@@ -336,7 +343,7 @@ impl Member {
             } else {
                 seen.stuck += 1;
             }
-            seen.stuck_ids.push(self.id.clone());
+            seen.stuck_ids.push((&*self.id).into());
             seen.stuck_waiting += waiting.unwrap_or(0.0);
             // Readable and idle as far as its counters say; its gauges say nothing.
             add(&mut seen.running, running.map(|_| 0.0));
@@ -375,5 +382,15 @@ impl Member {
 fn add(sum: &mut Option<f64>, part: Option<f64>) {
     if let Some(part) = part {
         *sum = Some(sum.unwrap_or(0.0) + part);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_of_one_replica_fits_the_allocators_class_of_192_bytes() {
+        assert!(size_of::<Member>() <= 192, "{}", size_of::<Member>());
     }
 }

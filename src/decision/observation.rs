@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::number::usable;
-use super::{Moment, Reading, Why};
+use super::{KeptSample, Moment, Reading, Why};
 
 /// What one tick saw.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -15,7 +15,7 @@ pub struct Observation {
     /// Replica counts and their state.
     pub replicas: Replicas,
     /// One entry per engine endpoint that exists (a pod, or a configured endpoint), ordered by id.
-    pub engines: Vec<Engine>,
+    pub engines: Box<[Engine]>,
     /// GPU utilisation of the workload's own devices.
     pub gpu: Gpu,
     /// Demand seen in front of the engines, which also exists at zero replicas.
@@ -56,14 +56,14 @@ fn is_none(count: &u32) -> bool {
 /// One engine endpoint.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Engine {
-    /// The pod's name, or the endpoint's address.
-    pub id: Box<str>,
+    /// The pod's name, or the endpoint's address. Shared with whoever else remembers it.
+    pub id: Arc<str>,
     /// Where in its life the replica is.
     pub phase: Phase,
     /// Milliseconds since the replica turned ready, where known.
     pub ready_ms: Option<u64>,
     /// What its metrics said. Shared with whoever else remembers the sample.
-    pub reading: Reading<Arc<EngineSample>>,
+    pub reading: Reading<KeptSample>,
 }
 
 /// Where in its life a replica is.
@@ -132,29 +132,60 @@ pub struct EngineSample {
 }
 
 impl EngineSample {
+    /// Numbers that it has beside its times and its sleep.
+    pub(super) const N_NUMBERS: usize = 18;
+
+    /// All its numbers, in one order.
+    pub(super) fn numbers_mut(&mut self) -> [&mut Option<f64>; Self::N_NUMBERS] {
+        let EngineSample {
+            at: _,
+            asleep: _,
+            started_at: _,
+            waiting,
+            waiting_deferred,
+            running,
+            kv_usage,
+            kv_tokens,
+            prompt_tokens,
+            generated_tokens,
+            finished,
+            finished_generated_tokens,
+            rejected,
+            preemptions,
+            steps,
+            ttft_sum_s,
+            ttft_count,
+            itl_sum_s,
+            itl_count,
+            max_running,
+            waiting_spread,
+        } = self;
+        [
+            waiting,
+            waiting_deferred,
+            running,
+            kv_usage,
+            kv_tokens,
+            prompt_tokens,
+            generated_tokens,
+            finished,
+            finished_generated_tokens,
+            rejected,
+            preemptions,
+            steps,
+            ttft_sum_s,
+            ttft_count,
+            itl_sum_s,
+            itl_count,
+            max_running,
+            waiting_spread,
+        ]
+    }
+
     /// The sample without what cannot be: a number that is infinite, negative or absurd is not
     /// known.
     pub(super) fn cleaned(mut self) -> EngineSample {
-        for number in [
-            &mut self.waiting,
-            &mut self.waiting_deferred,
-            &mut self.running,
-            &mut self.kv_usage,
-            &mut self.kv_tokens,
-            &mut self.prompt_tokens,
-            &mut self.generated_tokens,
-            &mut self.finished,
-            &mut self.finished_generated_tokens,
-            &mut self.rejected,
-            &mut self.preemptions,
-            &mut self.steps,
-            &mut self.ttft_sum_s,
-            &mut self.ttft_count,
-            &mut self.itl_sum_s,
-            &mut self.itl_count,
-            &mut self.max_running,
-            &mut self.waiting_spread,
-        ] {
+        for number in self.numbers_mut() {
             *number = usable(*number);
         }
         self

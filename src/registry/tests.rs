@@ -475,3 +475,18 @@ impl<'a> tracing_subscriber::fmt::MakeWriter<'a> for Log {
         self.clone()
     }
 }
+
+#[test]
+fn a_tracker_with_its_counts_fits_the_allocators_class_of_256_bytes() {
+    assert!(size_of::<Tracker>() <= 256 - 16, "{}", size_of::<Tracker>());
+}
+
+#[test]
+fn equal_specs_are_held_once() {
+    let registry = registry(&[]);
+    let [one, two] = [2_000, 2_000]
+        .map(|slo_ttft_ms| registry.share_spec(Spec { slo_ttft_ms, ..Spec::default() }));
+    let other = registry.share_spec(Spec { slo_ttft_ms: 1_000, ..Spec::default() });
+    assert!(Arc::ptr_eq(&one, &two));
+    assert_ne!(other, one);
+}

@@ -2,7 +2,7 @@
 //!
 //! The tick publishes, calls read; neither waits for the other.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -59,7 +59,7 @@ pub struct Tracker {
     /// Its policy.
     pub policy: Arc<Policy>,
     /// The metadata of the call that brought it; `None` where the inventory lists it.
-    pub brought_by: Option<Box<[(String, String)]>>,
+    pub brought_by: Option<Arc<Vec<(String, String)>>>,
     /// The trigger that this one replaced, whose state it shall take over.
     pub predecessor: Option<Box<TrackerKey>>,
     /// What is answered now. Written by [`Tracker::publish`] only.
@@ -76,7 +76,7 @@ pub struct Tracker {
     retired: AtomicBool,
     // What the inventory lists in its place, while it is edited away.
     successor: Mutex<Weak<Tracker>>,
-    n_streams: AtomicUsize,
+    n_streams: AtomicU32,
     // Rising edges of activity so far, times 2, plus 1 while active: one word, so that a stream
     // that opens can tell what it has seen from what is still to come.
     activity: AtomicU64,
@@ -95,7 +95,7 @@ impl Tracker {
     pub(super) fn new(
         key: TrackerKey,
         policy: Arc<Policy>,
-        brought_by: Option<Box<[(String, String)]>>,
+        brought_by: Option<Arc<Vec<(String, String)>>>,
         predecessor: Option<Box<TrackerKey>>,
         clock: Clock,
     ) -> Tracker {
@@ -121,7 +121,7 @@ impl Tracker {
             unlisted_at: AtomicI64::new(NEVER),
             retired: AtomicBool::new(false),
             successor: Mutex::default(),
-            n_streams: AtomicUsize::new(0),
+            n_streams: AtomicU32::new(0),
             activity: AtomicU64::new(0),
             changed: Notify::new(),
             asked_at: std::array::from_fn(|_| std::array::from_fn(|_| AtomicI64::new(NEVER))),
@@ -145,7 +145,7 @@ impl Tracker {
 
     /// Open StreamIsActive streams.
     #[must_use]
-    pub fn n_streams(&self) -> usize {
+    pub fn n_streams(&self) -> u32 {
         self.n_streams.load(Ordering::Relaxed)
     }
 

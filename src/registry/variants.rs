@@ -42,7 +42,7 @@ pub(super) struct New<'a> {
     pub(super) trigger: u64,
     pub(super) policy: Arc<Policy>,
     /// The metadata, where a call brings it and the inventory does not list it.
-    pub(super) brought_by: Option<Box<[(String, String)]>>,
+    pub(super) brought_by: Option<Arc<Vec<(String, String)>>>,
 }
 
 /// The triggers that the inventory lists, by fingerprint; the policy is there only if it can be

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::decision::{Engine, EngineSample, Moment, Observation, Phase, Reading, Spec, State};
+use crate::decision::{
+    Engine, EngineSample, KeptSample, Moment, Observation, Phase, Reading, Spec, State,
+};
 use crate::web::fixtures::replicas;
 
 /// The log of a workload through a ramp, a stale minute, and its end; one line a tick.
@@ -48,13 +50,21 @@ fn seen(tick: u32, now: Moment) -> Observation {
     };
     let reading = if (40..52).contains(&tick) {
         let age_ms = u64::from(tick - 39) * 5_000;
-        Reading::Stale { value: Arc::new(sample), age_ms, why: crate::decision::Why::Timeout }
+        Reading::Stale {
+            value: KeptSample::from(sample),
+            age_ms,
+            why: crate::decision::Why::Timeout,
+        }
     } else {
-        Reading::Fresh { value: Arc::new(sample), age_ms: 300 }
+        Reading::Fresh { value: KeptSample::from(sample), age_ms: 300 }
     };
     let engine =
         Engine { id: "llm-0".into(), phase: Phase::Ready, ready_ms: Some(600_000), reading };
-    Observation { replicas: replicas(Some(2), 2), engines: vec![engine], ..Observation::default() }
+    Observation {
+        replicas: replicas(Some(2), 2),
+        engines: [engine].into(),
+        ..Observation::default()
+    }
 }
 
 fn replay(log: impl AsRef<[u8]>, format: Format) -> (Summary, String) {

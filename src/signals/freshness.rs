@@ -4,9 +4,7 @@
 //! last sample stale, with the reason. Whether an engine that answers is alive is the decision's to
 //! judge, from its counters.
 
-use std::sync::Arc;
-
-use crate::decision::{EngineSample, Moment, Reading, Why};
+use crate::decision::{EngineSample, KeptSample, Moment, Reading, Why};
 
 /// Longest sample interval that is learned: beyond it Prometheus itself drops a series.
 const MAX_INTERVAL_MS: u32 = 300_000;
@@ -32,7 +30,7 @@ pub struct Freshness {
 
 #[derive(Debug, Clone)]
 struct Last {
-    sample: Arc<EngineSample>,
+    sample: KeptSample,
     /// The sample's timestamp as its source told it.
     told_at: Moment,
     /// When, by our own clock, the sample's timestamp was last seen to move.
@@ -58,7 +56,7 @@ impl Freshness {
     pub fn record_ahead(&mut self, mut sample: EngineSample, ahead_ms: i64, now: Moment) {
         let told_at = sample.at;
         sample.at = Moment(told_at.0.saturating_sub(ahead_ms));
-        let sample = Arc::new(sample);
+        let sample = KeptSample::from(sample);
         let Some(last) = &mut self.last else {
             self.last = Some(Last { sample, told_at, moved_at: now });
             self.why = Why::NotMoving;
@@ -82,7 +80,7 @@ impl Freshness {
         if told_at == last.told_at {
             return;
         }
-        let interval = sample.at.millis_since(last.sample.at);
+        let interval = sample.at().millis_since(last.sample.at());
         let interval =
             u32::try_from(interval).map_or(MAX_INTERVAL_MS, |ms| ms.min(MAX_INTERVAL_MS));
         self.intervals_ms.rotate_right(1);
@@ -97,16 +95,16 @@ impl Freshness {
 
     /// The reading at `now`, where a new sample is asked for every `tick_ms`.
     #[must_use]
-    pub fn reading(&self, now: Moment, tick_ms: u64) -> Reading<Arc<EngineSample>> {
+    pub fn reading(&self, now: Moment, tick_ms: u64) -> Reading<KeptSample> {
         let Some(last) = &self.last else {
             return Reading::Missing { why: self.why };
         };
         // A source whose clock is ahead must not look fresh for as long as it is ahead.
-        let age_ms = now.millis_since(last.sample.at).max(now.millis_since(last.moved_at));
+        let age_ms = now.millis_since(last.sample.at()).max(now.millis_since(last.moved_at));
         if age_ms >= self.limit_ms(tick_ms) {
-            return Reading::Stale { value: Arc::clone(&last.sample), age_ms, why: self.why };
+            return Reading::Stale { value: last.sample.clone(), age_ms, why: self.why };
         }
-        Reading::Fresh { value: Arc::clone(&last.sample), age_ms }
+        Reading::Fresh { value: last.sample.clone(), age_ms }
     }
 
     /// Age from which a sample is stale: the larger of three ticks and two of the source's own

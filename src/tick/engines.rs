@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{Parts, Upstreams};
-use crate::decision::{EngineSample, Moment, Phase, Reading, Why};
+use crate::decision::{EngineSample, KeptSample, Moment, Phase, Reading, Why};
 use crate::inventory::{Member, Workload};
 use crate::signals::engine::{EngineReader, Filter};
 use crate::signals::freshness::Freshness;
@@ -195,7 +195,7 @@ impl Engines {
         member: &Member,
         tick_ms: u64,
         now: Moment,
-    ) -> Reading<Arc<EngineSample>> {
+    ) -> Reading<KeptSample> {
         match self.position(&member.id) {
             Ok(known) => self.memories[known].1.reading(now, tick_ms),
             Err(_place) => Reading::Missing { why: Why::NotYetRead },

@@ -109,11 +109,11 @@ async fn a_name_that_the_configuration_does_not_have_is_noted_until_it_has() {
 #[tokio::test]
 async fn a_task_that_panics_is_known_by_its_workload() {
     let mut tasks = JoinSet::new();
-    let mut running = HashMap::new();
+    let mut running = Vec::new();
     for name in ["well", "broken", "other"] {
         let task = tasks.spawn(async move { assert_ne!(name, "broken") });
         let key = TrackerKey { workload: WorkloadKey::new("a", name), trigger: 7 };
-        running.insert(key, Running { task, nudge: Arc::default(), woken_at: None });
+        running.push(Running { key, task, nudge: Arc::default(), woken_at: None });
     }
     let mut panicked = Vec::new();
     while let Some(ended) = tasks.join_next().await {

@@ -16,8 +16,8 @@ use tokio_util::sync::CancellationToken;
 use super::{Access, Api, WakeRequests, serve};
 use crate::clock::Clock;
 use crate::decision::{
-    Answer, Decision, Engine, EngineSample, Moment, Observation, Phase, Reading, Replicas, Spec,
-    State, Why, decide,
+    Answer, Decision, Engine, EngineSample, KeptSample, Moment, Observation, Phase, Reading,
+    Replicas, Spec, State, Why, decide,
 };
 use crate::health::Health;
 use crate::inventory::{Counted, Inventory, Kubernetes, Workload, WorkloadKey};
@@ -77,12 +77,12 @@ pub(crate) fn observation() -> Observation {
         ..EngineSample::default()
     };
     let stale = Reading::Stale {
-        value: Arc::new(EngineSample { waiting: Some(0.0), ..sample }),
+        value: KeptSample::from(EngineSample { waiting: Some(0.0), ..sample }),
         age_ms: 61_000,
         why: Why::Timeout,
     };
     let readings = [
-        Reading::Fresh { value: Arc::new(sample), age_ms: 1_200 },
+        Reading::Fresh { value: KeptSample::from(sample), age_ms: 1_200 },
         stale,
         Reading::Missing { why: Why::Refused },
     ];

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::words;
 use crate::decision::{
-    Answer, DEFAULT_TOLERANCE, Decision, Engine, HpaEffect, Mode, Moment, Phase, Reading, Reason,
-    Rule, Spec, Why, hpa_effect,
+    Answer, DEFAULT_TOLERANCE, Decision, Engine, HpaEffect, KeptSample, Mode, Moment, Phase,
+    Reading, Reason, Rule, Spec, Why, hpa_effect,
 };
 use crate::inventory::{self, Counted, Inventory, Room, Start};
 use crate::registry::{Caller, Published, Rpc, Tracker, Untracked};
@@ -390,7 +390,7 @@ impl Member {
             Reading::Stale { age_ms, .. } => ("stale", Some(*age_ms)),
             Reading::Missing { .. } => ("missing", None),
         };
-        let last = engine.reading.last();
+        let last = engine.reading.last().map(KeptSample::get);
         Member {
             reading: reading.to_owned(),
             age_ms,

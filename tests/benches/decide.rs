@@ -3,12 +3,11 @@
 //! Must not measure anything that a tick of `serve` does not do.
 
 use std::hint::black_box;
-use std::sync::Arc;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use ghostscaler::decision::{
-    CostModel, Engine, EngineSample, Interval, Moment, Observation, Phase, Reading, Replicas, Spec,
-    State, decide,
+    CostModel, Engine, EngineSample, Interval, KeptSample, Moment, Observation, Phase, Reading,
+    Replicas, Spec, State, decide,
 };
 
 const WORKLOADS: u32 = 10_000;
@@ -28,7 +27,10 @@ impl Workload {
             id: format!("model-7c9f8d6b5-{index:05}").into(),
             phase: Phase::Ready,
             ready_ms: Some(3_600_000),
-            reading: Reading::Fresh { value: Arc::new(EngineSample::default()), age_ms: 10 },
+            reading: Reading::Fresh {
+                value: KeptSample::from(EngineSample::default()),
+                age_ms: 10,
+            },
         });
         Workload {
             state: Some(State::default()),
@@ -52,7 +54,7 @@ impl Workload {
         let running = 1.0 + f64::from(self.tick / 12 % 30);
         for engine in &mut self.observation.engines {
             if let Reading::Fresh { value, .. } = &mut engine.reading {
-                let value = Arc::make_mut(value);
+                let mut value = value.edit();
                 let steps = 5.0 / (0.010 + 0.001 * running);
                 let grow = |counter: &mut Option<f64>, part: f64| {
                     *counter = Some(counter.unwrap_or(0.0) + part);

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ghostscaler::decision::{EngineSample, Moment, Phase, Reading, Replicas, Why};
+use ghostscaler::decision::{EngineSample, KeptSample, Moment, Phase, Reading, Replicas, Why};
 use ghostscaler::inventory::Member;
 use ghostscaler::signals::freshness::Freshness;
 
@@ -172,12 +172,7 @@ impl Fleet {
         self.pods.iter().map(member).collect()
     }
 
-    pub(crate) fn reading(
-        &self,
-        id: &str,
-        tick_ms: u64,
-        now: Moment,
-    ) -> Reading<Arc<EngineSample>> {
+    pub(crate) fn reading(&self, id: &str, tick_ms: u64, now: Moment) -> Reading<KeptSample> {
         let pod = self.pods.iter().find(|pod| &*pod.id == id).expect("a member is a pod");
         pod.memory.reading(now, tick_ms)
     }

@@ -80,6 +80,7 @@ pub(super) fn wanted(
 )]
 fn cost(engine: &Engine) -> u32 {
     let Reading::Fresh { value, .. } = &engine.reading else { return UNKNOWN };
+    let value = value.get();
     let Some(running) = value.running else { return UNKNOWN };
     let requests = running + value.waiting.unwrap_or(0.0);
     requests.round().clamp(0.0, f64::from(UNKNOWN)) as u32

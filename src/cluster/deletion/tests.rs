@@ -10,7 +10,8 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::decision::{
-    Decision, Engine, EngineSample, Mode, Moment, Observation, Phase, Reading, Spec, Why,
+    Decision, Engine, EngineSample, KeptSample, Mode, Moment, Observation, Phase, Reading, Spec,
+    Why,
 };
 use crate::registry::{Published, Tracker};
 use crate::web::fixtures;
@@ -100,14 +101,14 @@ impl Running {
     }
 }
 
-fn engine(id: &str, reading: Reading<Arc<EngineSample>>) -> Engine {
+fn engine(id: &str, reading: Reading<KeptSample>) -> Engine {
     Engine { id: id.into(), phase: Phase::Ready, ready_ms: None, reading }
 }
 
 fn running(id: &str, running: f64) -> Engine {
     let value =
         EngineSample { running: Some(running), waiting: Some(0.0), ..EngineSample::default() };
-    engine(id, Reading::Fresh { value: Arc::new(value), age_ms: 0 })
+    engine(id, Reading::Fresh { value: KeptSample::from(value), age_ms: 0 })
 }
 
 fn three() -> Vec<Engine> {
@@ -115,7 +116,7 @@ fn three() -> Vec<Engine> {
 }
 
 fn observed(engines: Vec<Engine>) -> Observation {
-    Observation { engines, ..Observation::default() }
+    Observation { engines: engines.into(), ..Observation::default() }
 }
 
 fn costs(written: &[(String, String)]) -> Vec<(&str, &str)> {

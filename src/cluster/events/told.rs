@@ -467,11 +467,11 @@ mod tests {
         let mut workload = crate::web::fixtures::workload("a", "b");
         let mut teller = Teller::at(2);
         assert_eq!(teller.after(5).tell_of(quiet(2), Some(&workload)), Vec::new());
-        workload.kubernetes.rivals = vec!["HorizontalPodAutoscaler/by-hand".to_owned()];
+        workload.kubernetes.rivals = ["HorizontalPodAutoscaler/by-hand".to_owned()].into();
         let news = teller.after(5).tell_of(quiet(2), Some(&workload));
         assert_eq!(reasons(&news), ["Conflict"]);
         assert_eq!(teller.after(5).tell_of(quiet(2), Some(&workload)), Vec::new());
-        workload.kubernetes.rivals.clear();
+        workload.kubernetes.rivals = Box::default();
         assert_eq!(teller.after(5).tell_of(quiet(2), Some(&workload)), Vec::new());
     }
 

@@ -379,7 +379,7 @@ fn f104_whatever_else_scales_a_target_is_its_rival_and_kedas_own_hpa_is_not() {
     apply(&mut world, autoscaler("other", None, "elsewhere"));
     let kubernetes = workload(&rebuild(&mut world), "llm").kubernetes.clone();
     assert_eq!(kubernetes.hpa.as_ref().map(|hpa| &*hpa.name), Some("keda-hpa-llm"));
-    assert_eq!(kubernetes.rivals, [""; 0]);
+    assert!(kubernetes.rivals.is_empty());
 
     let target = TargetRef { kind: TargetKind::Deployment, name: "llm".into() };
     apply(&mut world, scaled_object_of("second", target));
@@ -387,8 +387,8 @@ fn f104_whatever_else_scales_a_target_is_its_rival_and_kedas_own_hpa_is_not() {
     apply(&mut world, autoscaler("by-hand", None, "llm"));
     let inventory = rebuild(&mut world);
     let rivals = |name| workload(&inventory, name).kubernetes.rivals.clone();
-    assert_eq!(rivals("llm"), ["ScaledObject/second", "HorizontalPodAutoscaler/by-hand"]);
-    assert_eq!(rivals("second"), ["ScaledObject/llm", "HorizontalPodAutoscaler/by-hand"]);
+    assert_eq!(*rivals("llm"), ["ScaledObject/second", "HorizontalPodAutoscaler/by-hand"]);
+    assert_eq!(*rivals("second"), ["ScaledObject/llm", "HorizontalPodAutoscaler/by-hand"]);
 }
 
 #[test]

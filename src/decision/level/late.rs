@@ -62,7 +62,7 @@ impl Late {
         }
         let is_short =
             answer.is_some_and(|tokens| tokens * seconds(ask.spec.slo_tpot_ms) <= SHORT_ANSWER_S);
-        let tokens = ask.seen.rates.itl_count.filter(|_| is_short && step_s >= SAMPLE_S);
+        let tokens = ask.seen.rates.itl_count.get().filter(|_| is_short && step_s >= SAMPLE_S);
         let slow = tokens.map(|tokens| (ask.seen.slow / tokens.max(1.0)).min(1.0));
         let waits = minute.ttft_s.map(|ttft_s| {
             let own_s = price.prompt_each_s + price.step_s / (1.0 - busy.min(0.95));

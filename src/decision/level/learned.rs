@@ -145,7 +145,7 @@ impl Lengths {
             (&mut self.finished, rates.finished),
             (&mut self.finished_generated, rates.finished_generated),
         ] {
-            *sum = *sum * keep + rate.unwrap_or(0.0) * step_s;
+            *sum = *sum * keep + rate.get().unwrap_or(0.0) * step_s;
         }
     }
 
@@ -275,8 +275,8 @@ impl Learned {
                 Some(known.map_or(rate, |known| known + share * (rate - known)))
             };
             self.saturation = Saturation {
-                generated: blend(self.saturation.generated, seen.rates.generated),
-                finished: blend(self.saturation.finished, seen.rates.finished),
+                generated: blend(self.saturation.generated, seen.rates.generated.get()),
+                finished: blend(self.saturation.finished, seen.rates.finished.get()),
             };
             self.saturated_s += step_s;
             // At its limit an engine runs as many all the time. A queue for the prompts of others

@@ -279,7 +279,7 @@ fn note_late(
     answer: f64,
 ) {
     let spec = Spec::default();
-    let rates = Rates { itl_count: slow.map(|_| 500.0), ..Rates::default() };
+    let rates = Rates { itl_count: slow.map(|_| 500.0).into(), ..Rates::default() };
     let slow = slow.unwrap_or(0.0);
     let seen = Seen { live: 1, learnable: true, slow: 500.0 * slow, rates, ..Seen::default() };
     let replicas = Replicas { spec: Some(1), ready: 1, ..Replicas::default() };
@@ -309,12 +309,12 @@ fn within_a_cold_start_of_a_release_lateness_takes_nothing() {
     let mut state = SupplyState::default();
     state.started(1_800_000);
     let rates = Rates {
-        prompt: Some(1_000.0),
-        generated: Some(500.0),
-        admitted: Some(16.0),
-        finished: Some(16.0),
-        finished_generated: Some(480.0),
-        itl_count: Some(500.0),
+        prompt: Some(1_000.0).into(),
+        generated: Some(500.0).into(),
+        admitted: Some(16.0).into(),
+        finished: Some(16.0).into(),
+        finished_generated: Some(480.0).into(),
+        itl_count: Some(500.0).into(),
         ..Rates::default()
     };
     let mut learned = Learned::default();

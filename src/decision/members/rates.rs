@@ -4,38 +4,39 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Slo, add};
+use super::Slo;
 use crate::decision::EngineSample;
+use crate::decision::known::Known;
 use crate::decision::number::seconds;
 
-/// Per second; `None` where the engine does not expose the counter.
+/// Per second; not known where the engine does not expose the counter.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(in crate::decision) struct Rates {
     /// Prompt tokens that cost work.
-    pub(in crate::decision) prompt: Option<f64>,
+    pub(in crate::decision) prompt: Known,
     /// Generated tokens.
-    pub(in crate::decision) generated: Option<f64>,
+    pub(in crate::decision) generated: Known,
     /// Requests finished.
-    pub(in crate::decision) finished: Option<f64>,
+    pub(in crate::decision) finished: Known,
     /// Generated tokens of finished requests.
-    pub(in crate::decision) finished_generated: Option<f64>,
+    pub(in crate::decision) finished_generated: Known,
     /// Requests that came: finished, plus the growth of what is in flight, plus refused.
-    pub(in crate::decision) arrived: Option<f64>,
+    pub(in crate::decision) arrived: Known,
     /// Growth of what waits; negative while a queue is worked off.
-    pub(in crate::decision) queued: Option<f64>,
+    pub(in crate::decision) queued: Known,
     /// Requests whose prompt was begun: finished plus the growth of what runs.
-    pub(in crate::decision) admitted: Option<f64>,
+    pub(in crate::decision) admitted: Known,
     /// Engine steps.
-    pub(in crate::decision) steps: Option<f64>,
+    pub(in crate::decision) steps: Known,
     /// Preemptions.
-    pub(in crate::decision) preemptions: Option<f64>,
+    pub(in crate::decision) preemptions: Known,
     /// Seconds that first tokens took, and first tokens.
-    pub(in crate::decision) ttft_sum: Option<f64>,
-    pub(in crate::decision) ttft_count: Option<f64>,
+    pub(in crate::decision) ttft_sum: Known,
+    pub(in crate::decision) ttft_count: Known,
     /// Seconds between tokens, and tokens after the first.
-    pub(in crate::decision) itl_sum: Option<f64>,
-    pub(in crate::decision) itl_count: Option<f64>,
+    pub(in crate::decision) itl_sum: Known,
+    pub(in crate::decision) itl_count: Known,
 }
 
 impl Rates {
@@ -57,66 +58,67 @@ impl Rates {
         let queued = rate(|sample| sample.waiting);
         let waiting = queued.unwrap_or(0.0);
         let rejected = rate(|sample| sample.rejected).unwrap_or(0.0);
+        let admitted = finished.zip(running).map(|(done, grown)| done + grown);
         Some(Rates {
-            prompt: rate(|sample| sample.prompt_tokens),
-            generated: rate(|sample| sample.generated_tokens),
-            finished,
-            finished_generated: rate(|sample| sample.finished_generated_tokens),
-            arrived: finished.zip(running).map(|(done, grown)| done + grown + waiting + rejected),
-            queued,
-            admitted: finished.zip(running).map(|(done, grown)| done + grown),
-            steps: rate(|sample| sample.steps),
-            preemptions: rate(|sample| sample.preemptions),
-            ttft_sum: rate(|sample| sample.ttft_sum_s),
-            ttft_count: rate(|sample| sample.ttft_count),
-            itl_sum: rate(|sample| sample.itl_sum_s),
-            itl_count: rate(|sample| sample.itl_count),
+            prompt: rate(|sample| sample.prompt_tokens).into(),
+            generated: rate(|sample| sample.generated_tokens).into(),
+            finished: finished.into(),
+            finished_generated: rate(|sample| sample.finished_generated_tokens).into(),
+            arrived: admitted.map(|begun| begun + waiting + rejected).into(),
+            queued: queued.into(),
+            admitted: admitted.into(),
+            steps: rate(|sample| sample.steps).into(),
+            preemptions: rate(|sample| sample.preemptions).into(),
+            ttft_sum: rate(|sample| sample.ttft_sum_s).into(),
+            ttft_count: rate(|sample| sample.ttft_count).into(),
+            itl_sum: rate(|sample| sample.itl_sum_s).into(),
+            itl_count: rate(|sample| sample.itl_count).into(),
         })
     }
 
     /// Whether any counter of work moved; `None` if there is none.
     pub(in crate::decision) fn moved(&self) -> Option<bool> {
         let counters = [self.steps, self.generated, self.prompt, self.finished];
-        let mut known = counters.iter().flatten().peekable();
+        let mut known = counters.into_iter().filter_map(Known::get).peekable();
         known.peek()?;
-        Some(known.any(|rate| *rate > 0.0))
+        Some(known.any(|rate| rate > 0.0))
     }
 
     /// Whether the engine does nothing, told by what moves with each step: ended requests and their
     /// lengths stand still too while a long one runs.
     pub(super) fn stand_still(&self) -> bool {
-        let moves_with_steps = self.steps.is_some() || self.generated.is_some();
+        let moves_with_steps = self.steps.get().or(self.generated.get()).is_some();
         moves_with_steps && self.moved() == Some(false)
     }
 
     pub(super) fn add(&mut self, other: &Rates) {
-        add(&mut self.prompt, other.prompt);
-        add(&mut self.generated, other.generated);
-        add(&mut self.finished, other.finished);
-        add(&mut self.finished_generated, other.finished_generated);
-        add(&mut self.arrived, other.arrived);
-        add(&mut self.queued, other.queued);
-        add(&mut self.admitted, other.admitted);
-        add(&mut self.steps, other.steps);
-        add(&mut self.preemptions, other.preemptions);
-        add(&mut self.ttft_sum, other.ttft_sum);
-        add(&mut self.ttft_count, other.ttft_count);
-        add(&mut self.itl_sum, other.itl_sum);
-        add(&mut self.itl_count, other.itl_count);
+        self.prompt.add(other.prompt);
+        self.generated.add(other.generated);
+        self.finished.add(other.finished);
+        self.finished_generated.add(other.finished_generated);
+        self.arrived.add(other.arrived);
+        self.queued.add(other.queued);
+        self.admitted.add(other.admitted);
+        self.steps.add(other.steps);
+        self.preemptions.add(other.preemptions);
+        self.ttft_sum.add(other.ttft_sum);
+        self.ttft_count.add(other.ttft_count);
+        self.itl_sum.add(other.itl_sum);
+        self.itl_count.add(other.itl_count);
     }
 
     /// Tokens per second that came too slowly; see [`super::Seen::slow`].
     pub(super) fn slow(&self, slo: Slo) -> f64 {
         let target_s = slo.tpot_s;
-        let sum = self.itl_sum.unwrap_or(0.0);
-        if sum > target_s * self.itl_count.unwrap_or(0.0) { sum / target_s } else { 0.0 }
+        let sum = self.itl_sum.get().unwrap_or(0.0);
+        if sum > target_s * self.itl_count.get().unwrap_or(0.0) { sum / target_s } else { 0.0 }
     }
 
     /// Whether the mean times to the first token and between tokens are within the targets, as far
     /// as they are known.
     pub(super) fn keep(&self, slo: Slo) -> bool {
-        let kept = |sum: Option<f64>, count: Option<f64>, target_s: f64| {
-            sum.zip(count).is_none_or(|(sum, count)| sum <= target_s * count)
+        let kept = |sum: Known, count: Known, target_s: f64| {
+            sum.get().zip(count.get()).is_none_or(|(sum, count)| sum <= target_s * count)
         };
         kept(self.ttft_sum, self.ttft_count, slo.ttft_s)
             && kept(self.itl_sum, self.itl_count, slo.tpot_s)

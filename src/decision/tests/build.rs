@@ -2,11 +2,10 @@
 //!
 //! Must not hide a number that a test is about.
 
-use std::sync::Arc;
-
+use crate::decision::kept::Edit;
 use crate::decision::{
-    Answer, Decision, Engine, EngineSample, Moment, Observation, Phase, Reading, Reason, Replicas,
-    Rule, Spec, State, Why, decide,
+    Answer, Decision, Engine, EngineSample, KeptSample, Moment, Observation, Phase, Reading,
+    Reason, Replicas, Rule, Spec, State, Why, decide,
 };
 
 /// A workload under test: a spec, its state, its replicas, and a clock.
@@ -102,20 +101,22 @@ impl Bench {
     /// Makes the fleet `n` ready replicas.
     pub(super) fn replicas(&mut self, n: u32) {
         self.seen.replicas = Replicas { spec: Some(n), ready: n, ..Replicas::default() };
-        self.seen.engines.truncate(usize::try_from(n).unwrap());
-        for index in self.seen.engines.len()..usize::try_from(n).unwrap() {
-            self.seen.engines.push(Engine {
+        let mut engines = std::mem::take(&mut self.seen.engines).into_vec();
+        engines.truncate(usize::try_from(n).unwrap());
+        for index in engines.len()..usize::try_from(n).unwrap() {
+            engines.push(Engine {
                 id: format!("pod-{index:03}").into(),
                 phase: Phase::Ready,
                 ready_ms: Some(3_600_000),
-                reading: Reading::Fresh { value: Arc::new(idle_sample()), age_ms: 0 },
+                reading: Reading::Fresh { value: KeptSample::from(idle_sample()), age_ms: 0 },
             });
         }
+        self.seen.engines = engines.into();
     }
 
-    pub(super) fn sample(&mut self, index: usize) -> &mut EngineSample {
+    pub(super) fn sample(&mut self, index: usize) -> Edit<'_> {
         match &mut self.seen.engines[index].reading {
-            Reading::Fresh { value, .. } | Reading::Stale { value, .. } => Arc::make_mut(value),
+            Reading::Fresh { value, .. } | Reading::Stale { value, .. } => value.edit(),
             Reading::Missing { .. } => panic!("no sample"),
         }
     }
@@ -128,7 +129,8 @@ impl Bench {
             let Reading::Fresh { value, .. } = &mut self.seen.engines[index].reading else {
                 continue;
             };
-            let (does, value) = (does(index), Arc::make_mut(value));
+            let (does, mut edit) = (does(index), value.edit());
+            let value = &mut *edit;
             value.at = now;
             value.waiting = value.waiting.map(|_| does.waiting);
             value.running = value.running.map(|_| does.running);
@@ -174,7 +176,7 @@ impl Bench {
     pub(super) fn lose(&mut self) {
         for engine in &mut self.seen.engines {
             if let Reading::Fresh { value, .. } = &engine.reading {
-                let value = Arc::clone(value);
+                let value = value.clone();
                 engine.reading = Reading::Stale { value, age_ms: 60_000, why: Why::Timeout };
             }
         }
@@ -184,7 +186,7 @@ impl Bench {
     pub(super) fn find(&mut self) {
         for engine in &mut self.seen.engines {
             if let Reading::Stale { value, .. } = &engine.reading {
-                let value = Arc::clone(value);
+                let value = value.clone();
                 engine.reading = Reading::Fresh { value, age_ms: 0 };
             }
         }

@@ -348,10 +348,11 @@ fn where_the_engine_rests_a_row_is_ten_times_as_long_as_its_first_tokens_took() 
         let mut bench = Bench::new(1);
         let (idle, busy) = (Does::default(), Does { prompt: 1_200.0, ..Does::serving(1.0) });
         for does in [idle, idle, busy, busy, busy, idle] {
-            let sample = bench.sample(0);
+            let mut sample = bench.sample(0);
             let prompts = f64::from(u8::from(does.running > 0.0));
             *sample.ttft_count.get_or_insert(0.0) += prompts;
             *sample.ttft_sum_s.get_or_insert(0.0) += prompts * first_token_s;
+            drop(sample);
             bench.run(5, |_| does);
         }
         bench.state.cost.rows()

@@ -4,11 +4,10 @@
 //! seconds. Must not share arithmetic with the core.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use crate::decision::{
-    CostModel, Decision, Engine, EngineSample, Interval, Moment, Observation, Phase, Reading,
-    Replicas, Spec, State, decide,
+    CostModel, Decision, Engine, EngineSample, Interval, KeptSample, Moment, Observation, Phase,
+    Reading, Replicas, Spec, State, decide,
 };
 
 const SLICE_S: f64 = 0.5;
@@ -220,15 +219,7 @@ impl Fleet {
         let ready = self.replicas.iter().filter(|replica| replica.ready_at_s <= now_s).count();
         let ready = u32::try_from(ready).unwrap();
         let ordered = self.ordered();
-        let mut observation = Observation {
-            replicas: Replicas {
-                spec: Some(ordered),
-                ready,
-                starting: ordered - ready,
-                ..Replicas::default()
-            },
-            ..Observation::default()
-        };
+        let mut engines = Vec::new();
         for replica in &self.replicas {
             let up = replica.ready_at_s <= now_s;
             let mut value = replica.sample;
@@ -240,19 +231,21 @@ impl Fleet {
                 let noise = 1.0 + self.noise * (2.0 * self.noise_dice.roll() - 1.0);
                 *gauge = gauge.map(|value| value * noise);
             }
-            observation.engines.push(Engine {
+            engines.push(Engine {
                 id: replica.id.as_str().into(),
                 phase: if up { Phase::Ready } else { Phase::Starting },
                 ready_ms: up.then(|| millis(now_s - replica.ready_at_s)),
                 reading: if up {
-                    Reading::Fresh { value: Arc::new(value), age_ms: 0 }
+                    Reading::Fresh { value: KeptSample::from(value), age_ms: 0 }
                 } else {
                     Reading::Missing { why: crate::decision::Why::Refused }
                 },
             });
         }
-        observation.engines.sort_by(|one, two| one.id.cmp(&two.id));
-        observation
+        engines.sort_by(|one, two| one.id.cmp(&two.id));
+        let starting = ordered - ready;
+        let replicas = Replicas { spec: Some(ordered), ready, starting, ..Replicas::default() };
+        Observation { replicas, engines: engines.into(), ..Observation::default() }
     }
 
     /// One tick at this rate of requests; the HPA follows every third.

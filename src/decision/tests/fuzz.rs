@@ -1,12 +1,10 @@
 //! Whatever the outside says: finite, bounded, deterministic, and never an invented fall.
 
-use std::sync::Arc;
-
 use proptest::prelude::*;
 
 use crate::decision::{
-    Answer, Engine, EngineSample, Gpu, GpuSample, Mode, Moment, Observation, Phase, Reading,
-    Replicas, Spec, State, Wake, WakeReading, Why, ZeroAfter, decide,
+    Answer, Engine, EngineSample, Gpu, GpuSample, KeptSample, Mode, Moment, Observation, Phase,
+    Reading, Replicas, Spec, State, Wake, WakeReading, Why, ZeroAfter, decide,
 };
 
 fn number() -> impl Strategy<Value = Option<f64>> {
@@ -55,9 +53,9 @@ fn engine() -> impl Strategy<Value = Engine> {
         1 => Just(Phase::Terminating),
     ];
     let reading = prop_oneof![
-        5 => sample().prop_map(|value| Reading::Fresh { value: Arc::new(value), age_ms: 100 }),
+        5 => sample().prop_map(|value| Reading::Fresh { value: KeptSample::from(value), age_ms: 100 }),
         1 => sample().prop_map(|value| {
-            Reading::Stale { value: Arc::new(value), age_ms: 99_999, why: Why::Timeout }
+            Reading::Stale { value: KeptSample::from(value), age_ms: 99_999, why: Why::Timeout }
         }),
         1 => Just(Reading::Missing { why: Why::Refused }),
     ];
@@ -111,7 +109,7 @@ fn observation() -> impl Strategy<Value = Observation> {
     (replicas, engines, gpu(), wake(), count(), by_hand).prop_map(
         |(replicas, engines, gpu, wake, schedule_floor, by_hand)| Observation {
             replicas,
-            engines,
+            engines: engines.into(),
             gpu,
             wake,
             schedule_floor,

@@ -1,11 +1,9 @@
 //! Rule 6 and what keeps a count: evidence, adoption, rollouts, lost sources, clamps.
 
-use std::sync::Arc;
-
 use super::build::{Bench, Does, idle_sample, reason, value, wanted};
 use crate::decision::{
-    Answer, Gpu, Health, Mode, Moment, Notice, Observation, Phase, Reading, Reason, Replicas, Rule,
-    Spec, State, Unavailable, Why, decide, score,
+    Answer, Gpu, Health, KeptSample, Mode, Moment, Notice, Observation, Phase, Reading, Reason,
+    Replicas, Rule, Spec, State, Unavailable, Why, decide, score,
 };
 
 const IDLE: fn(usize) -> Does = |_| Does::serving(0.0);
@@ -261,7 +259,7 @@ fn c4_partial_answers_hold_and_may_raise() {
     bench.run(60, |_| Does::serving(4.0));
     let sample = *bench.sample(3);
     bench.seen.engines[3].reading =
-        Reading::Stale { value: Arc::new(sample), age_ms: 60_000, why: Why::Timeout };
+        Reading::Stale { value: KeptSample::from(sample), age_ms: 60_000, why: Why::Timeout };
     assert_eq!(bench.tick(|_| Does::serving(4.0)).want, 4);
     assert!(bench.tick(|_| Does::serving(4.0).waiting(10.0)).want > 4);
 }
@@ -382,7 +380,7 @@ fn not_ready_pods_with_none_on_its_way_are_a_lost_source() {
 #[test]
 fn ready_replicas_without_an_endpoint_are_a_lost_source() {
     let mut bench = Bench::new(2).deaf();
-    bench.seen.engines.clear();
+    bench.seen.engines = Box::default();
     bench.run(1_500, IDLE);
     let decision = bench.last.unwrap();
     assert!(matches!(decision.health, Health::Degraded { why: Why::NoEndpoint, .. }));
@@ -422,7 +420,7 @@ fn gauges_that_cannot_be_read_let_nothing_go() {
     let mut bench = Bench::new(3);
     for engine in &mut bench.seen.engines {
         let value = crate::decision::EngineSample { waiting: Some(0.0), ..Default::default() };
-        engine.reading = Reading::Fresh { value: Arc::new(value), age_ms: 0 };
+        engine.reading = Reading::Fresh { value: KeptSample::from(value), age_ms: 0 };
     }
     let wants = bench.run(3_000, IDLE);
     assert!(wants.iter().all(|want| *want == 3));
@@ -433,7 +431,7 @@ fn counters_alone_prove_idleness() {
     let mut bench = Bench::new(3);
     for engine in &mut bench.seen.engines {
         let value = crate::decision::EngineSample { running: None, waiting: None, ..idle_sample() };
-        engine.reading = Reading::Fresh { value: Arc::new(value), age_ms: 0 };
+        engine.reading = Reading::Fresh { value: KeptSample::from(value), age_ms: 0 };
     }
     bench.run(700, IDLE);
     assert_eq!(bench.last.unwrap().want, 1);

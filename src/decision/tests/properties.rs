@@ -1,7 +1,5 @@
 //! The properties of the decision, each over many random fleets and histories.
 
-use std::sync::Arc;
-
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
@@ -38,7 +36,7 @@ fn more(observation: &Observation, factor: f64, extra: f64) -> Observation {
     let mut observation = observation.clone();
     for engine in &mut observation.engines {
         if let Reading::Fresh { value, .. } = &mut engine.reading {
-            let value = Arc::make_mut(value);
+            let mut value = value.edit();
             value.waiting = value.waiting.map(|waiting| waiting * factor + extra);
             value.running = value.running.map(|running| running * factor);
             value.finished = value.finished.map(|finished| finished + extra);
@@ -55,7 +53,7 @@ fn lost(observation: &Observation, which: impl Fn(usize) -> bool, stale: bool) -
         if engine.phase == Phase::Ready && which(index) {
             engine.reading = match &engine.reading {
                 Reading::Fresh { value, .. } if stale => {
-                    let value = Arc::clone(value);
+                    let value = value.clone();
                     Reading::Stale { value, age_ms: 60_000, why: Why::Timeout }
                 }
                 Reading::Fresh { .. } | Reading::Stale { .. } | Reading::Missing { .. } => {

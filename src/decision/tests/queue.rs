@@ -1,10 +1,8 @@
 //! Rules 2 and 3: waiting work and KV pressure.
 
-use std::sync::Arc;
-
 use super::build::{Bench, Does, reason, wanted};
 use crate::decision::{
-    EngineSample, Health, Notice, Phase, Reading, Reason, Rule, Wake, WakeReading, Why,
+    EngineSample, Health, KeptSample, Notice, Phase, Reading, Reason, Rule, Wake, WakeReading, Why,
 };
 
 #[test]
@@ -44,7 +42,7 @@ fn the_target_is_absolute_while_nothing_is_ready() {
 fn a_standing_queue_raises_with_nothing_else_readable() {
     let mut bench = Bench::new(1);
     bench.seen.engines[0].reading = Reading::Fresh {
-        value: Arc::new(EngineSample { waiting: Some(0.0), ..EngineSample::default() }),
+        value: KeptSample::from(EngineSample { waiting: Some(0.0), ..EngineSample::default() }),
         age_ms: 0,
     };
     assert_eq!(bench.tick(|_| Does::default().waiting(5.0)).want, 2);
@@ -177,7 +175,7 @@ fn an_engine_that_counts_at_the_end_of_requests_only_is_not_frozen_by_a_long_one
     let long = |_| Does { running: 1.0, kv: 0.1, ..Does::default() };
     let mut bench = Bench::new(2);
     for index in 0..2 {
-        let sample = bench.sample(index);
+        let mut sample = bench.sample(index);
         (sample.steps, sample.generated_tokens) = (None, None);
     }
     bench.run(60, |_| Does::serving(1.0));

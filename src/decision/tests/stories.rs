@@ -4,13 +4,13 @@
 //! Says what is, not what is right: that is what the other tests are for.
 
 use std::fmt::Write as _;
-use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::Value;
 
 use super::fleet::{Dice, Fleet, REQUEST_S, moment};
 use super::fleet_runs::series;
+use crate::decision::kept::Edit;
 use crate::decision::{
     Decision, Engine, EngineSample, Gpu, GpuSample, Mode, Observation, Part, Phase, Reading, Spec,
     State, WakeReading, Why, ZeroAfter,
@@ -209,7 +209,7 @@ impl Story {
     /// What every engine and device of this story shows beside its load.
     fn measure(&mut self, observation: &mut Observation) {
         let mut running = 0.0;
-        for sample in samples(observation) {
+        for mut sample in samples(observation) {
             running += sample.running.unwrap_or(0.0);
             sample.preemptions = Some(self.preempted);
             sample.ttft_count = sample.finished;
@@ -260,20 +260,20 @@ impl Story {
                 (one.phase, one.ready_ms) = (Phase::NotReady, None);
             }),
             Event::OneFrozen => {
-                if let Some(sample) = samples(observation).next() {
+                if let Some(mut sample) = samples(observation).next() {
                     let frozen = *self.frozen.get_or_insert(*sample);
                     *sample = EngineSample { at: now, running: Some(7.0), ..frozen };
                 }
             }
             Event::OneAsleep => {
-                if let Some(sample) = samples(observation).next() {
+                if let Some(mut sample) = samples(observation).next() {
                     sample.asleep = Some(true);
                 }
             }
             Event::OneLeaves => observation.replicas.leaving = 1,
             Event::KvPressure => {
                 self.preempted += 1.0;
-                for sample in samples(observation) {
+                for mut sample in samples(observation) {
                     sample.kv_usage = Some(0.97);
                     sample.waiting = sample.waiting.map(|waiting| waiting + 3.0);
                     sample.preemptions = Some(self.preempted);
@@ -300,11 +300,11 @@ impl Story {
             }
             Event::CountsUnknown => observation.replicas.spec = None,
             Event::RanksApart => {
-                samples(observation).for_each(|sample| sample.waiting_spread = Some(6.0));
+                samples(observation).for_each(|mut sample| sample.waiting_spread = Some(6.0));
             }
             Event::SlowAnswers => {
                 self.slow_s += 1.5;
-                for sample in samples(observation) {
+                for mut sample in samples(observation) {
                     sample.ttft_sum_s = sample.ttft_sum_s.map(|sum| sum + 1.5);
                 }
             }
@@ -344,9 +344,9 @@ fn first(observation: &mut Observation, change: impl FnOnce(&mut Engine)) {
     }
 }
 
-fn samples(observation: &mut Observation) -> impl Iterator<Item = &mut EngineSample> {
+fn samples(observation: &mut Observation) -> impl Iterator<Item = Edit<'_>> {
     observation.engines.iter_mut().filter_map(|engine| match &mut engine.reading {
-        Reading::Fresh { value, .. } | Reading::Stale { value, .. } => Some(Arc::make_mut(value)),
+        Reading::Fresh { value, .. } | Reading::Stale { value, .. } => Some(value.edit()),
         Reading::Missing { .. } => None,
     })
 }

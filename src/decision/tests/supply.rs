@@ -110,12 +110,13 @@ fn a_cold_start_is_learned_up_fast_and_down_slowly() {
     let mut bench = Bench::new(1).deaf();
     let mut learned = Vec::new();
     for (round, seconds) in [100, 200, 50].into_iter().enumerate() {
-        bench.seen.engines.push(Engine {
+        let new = Engine {
             id: format!("new-{round}").into(),
             phase: Phase::Starting,
             ready_ms: None,
             reading: Reading::Missing { why: Why::Refused },
-        });
+        };
+        bench.seen.engines = bench.seen.engines.into_iter().chain([new]).collect();
         bench.run(seconds + 5, CALM);
         let engine = bench.seen.engines.last_mut().unwrap();
         engine.phase = Phase::Ready;
@@ -182,7 +183,7 @@ fn an_engine_without_counters_is_raised_by_a_preset_one_a_cold_start() {
     let no_counters = |bench: &mut Bench| {
         for engine in &mut bench.seen.engines {
             if let Reading::Fresh { value, .. } = &mut engine.reading {
-                let value = std::sync::Arc::make_mut(value);
+                let mut value = value.edit();
                 value.steps = None;
                 value.generated_tokens = None;
             }

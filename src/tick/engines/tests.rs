@@ -44,7 +44,7 @@ impl Bench {
 
     fn waiting(&self, server: &Server) -> Option<f64> {
         let member = self.workload.members.iter().find(|member| *member.id == *server.url())?;
-        self.engines.reading(member, 60_000, self.parts.clock.now()).fresh()?.waiting
+        self.engines.reading(member, 60_000, self.parts.clock.now()).fresh()?.get().waiting
     }
 }
 

@@ -298,7 +298,7 @@ mod tests {
         assert_eq!(said(&workload, 3), "");
         let kubernetes = &mut workload.kubernetes;
         kubernetes.pauses = Pauses { scale_in: true, scale_out: true, is_disputed: true };
-        kubernetes.rivals = vec!["HorizontalPodAutoscaler/by-hand".to_owned()];
+        kubernetes.rivals = ["HorizontalPodAutoscaler/by-hand".to_owned()].into();
         kubernetes.writer = Some("argocd-controller".into());
         kubernetes.refusal = Some("exceeded quota: team-a".into());
         kubernetes.is_cut = true;

@@ -1,9 +1,7 @@
 //! Engines that hang, change their names, or are several in one.
 
-use std::sync::Arc;
-
 use ghostscaler::decision::{
-    Answer, Decision, Engine, EngineSample, Health, Moment, Observation, Phase, Reading, Replicas,
+    Answer, Decision, Engine, Health, KeptSample, Moment, Observation, Phase, Reading, Replicas,
     Spec, State, Wake, WakeReading, Why, ZeroAfter, decide,
 };
 use ghostscaler::signals::engine::{EngineReader, Filter};
@@ -26,7 +24,7 @@ pub(super) fn trials() -> Vec<Trial> {
 }
 
 /// What each pod of a workload said, by its place.
-async fn samples(pages: &[String]) -> Vec<Reading<Arc<EngineSample>>> {
+async fn samples(pages: &[String]) -> Vec<Reading<KeptSample>> {
     let mut upstreams = Vec::new();
     for page in pages {
         upstreams.push(Upstream::page(page.as_str()).await);
@@ -102,21 +100,21 @@ async fn renamed() {
         .collect();
     let other = "node_load1 3\n".to_owned();
     let read = samples(&[old, page, neither, other]).await;
-    let kv = |index: usize| read[index].fresh().unwrap().kv_usage;
+    let kv = |index: usize| read[index].fresh().unwrap().get().kv_usage;
     assert_eq!([kv(0), kv(1), kv(2)], [Some(0.1), Some(0.1), None]);
     assert_eq!(read[3], Reading::Missing { why: Why::NoKnownSeries });
 }
 
 async fn underscored() {
     let read = samples(&["vllm_num_requests_waiting 7\n".to_owned()]).await;
-    assert_eq!(read[0].fresh().unwrap().waiting, Some(7.0));
+    assert_eq!(read[0].fresh().unwrap().get().waiting, Some(7.0));
 }
 
 async fn ranks() {
     let page = "vllm:num_requests_waiting{engine=\"0\",model_name=\"m\"} 0\n\
                 vllm:num_requests_waiting{engine=\"1\",model_name=\"m\"} 18\n";
     let read = samples(&[page.to_owned()]).await;
-    assert_eq!(read[0].fresh().unwrap().waiting, Some(18.0));
+    assert_eq!(read[0].fresh().unwrap().get().waiting, Some(18.0));
 }
 
 /// The adapters of the running requests are named; one that is loaded and idle is not.
@@ -130,7 +128,7 @@ async fn adapters() {
     };
     let read = samples(&[with(""), with("sql")]).await;
     for reading in read {
-        let sample = reading.fresh().cloned().unwrap();
+        let sample = reading.fresh().unwrap().get();
         assert_eq!((sample.running, sample.waiting), (Some(6.0), Some(0.0)));
     }
 }
@@ -164,11 +162,11 @@ async fn only_probes() {
             id: "pod".into(),
             phase: Phase::Ready,
             ready_ms: Some(3_600_000),
-            reading: Reading::Fresh { value: Arc::new(value), age_ms: 0 },
+            reading: Reading::Fresh { value: KeptSample::from(value), age_ms: 0 },
         };
         let observation = Observation {
             replicas,
-            engines: vec![engine],
+            engines: [engine].into(),
             wake: Wake { source: Some(gateway), requested_at: None },
             ..Observation::default()
         };

@@ -55,7 +55,7 @@ fn after(lost_ms: u32) -> Answer {
         reading: Reading::Missing { why: Why::Timeout },
     };
     let replicas = Replicas { spec: Some(3), ready: 3, ..Replicas::default() };
-    let observation = Observation { replicas, engines: vec![engine], ..Observation::default() };
+    let observation = Observation { replicas, engines: [engine].into(), ..Observation::default() };
     let mut state = State::default();
     let mut answer = Answer::Unavailable { why: Unavailable::NothingKnown };
     for tick in 0..=lost_ms / 5_000 {

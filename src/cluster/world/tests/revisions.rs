@@ -1,7 +1,7 @@
 //! Targets that only their `/scale` is read of: groups of pods, and pods of two revisions of one template.
 
 use super::*;
-use crate::decision::{EngineSample, Reading, Spec, State, Why, decide};
+use crate::decision::{EngineSample, KeptSample, Reading, Spec, State, Why, decide};
 use crate::observe::{Around, observe};
 
 const MINUTE_MS: u64 = 60_000;
@@ -131,8 +131,8 @@ fn f92_requests_for_three_groups_of_two_pods_ask_for_three_and_not_for_six() {
     assert_eq!(counted, (Some(2), 2, Some(16)));
     // Twelve at once, four a replica.
     let value = EngineSample { running: Some(2.0), waiting: Some(4.0), ..EngineSample::default() };
-    let value = Arc::new(value);
-    let reading = |_: &Member| Reading::Fresh { value: Arc::clone(&value), age_ms: 0 };
+    let value = KeptSample::from(value);
+    let reading = |_: &Member| Reading::Fresh { value: value.clone(), age_ms: 0 };
     let seen = observe(workload, reading, Around::default(), NOW);
     let spec = Spec { max: 9, target_in_flight: Some(4.0), ..Spec::default() };
     assert_eq!(decide(&spec, State::default(), &seen, NOW).0.want, 3);
