@@ -43,7 +43,7 @@ impl<'a> Totals<'a> {
         sample.waiting = waiting.or(idle_load);
         sample.running = running.or(idle_load);
         sample.waiting_deferred = waiting_deferred;
-        Ok(EnginePage { family, sample })
+        Ok(EnginePage { family, sample, copied: false })
     }
 
     fn sample(&self, page_at: Moment) -> EngineSample {
