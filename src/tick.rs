@@ -347,7 +347,7 @@ impl Follow {
         self.crowd.note_remarks(&tracker, workload, context);
         let spec = tracker.policy.spec(workload, context);
         let now = parts.clock.now();
-        let around = self.around(&upstreams, workload, now);
+        let around = self.around(&upstreams, workload, engines, now);
         let reading = |member: &_| engines.reading(member, spec.tick_ms, now);
         let mut observation = observe(workload, reading, around, now);
         if counts_are_stale {
@@ -392,7 +392,13 @@ impl Follow {
         Some(decision.next_tick_ms)
     }
 
-    fn around(&mut self, upstreams: &Upstreams, workload: &Workload, now: Moment) -> Around {
+    fn around(
+        &mut self,
+        upstreams: &Upstreams,
+        workload: &Workload,
+        engines: &Engines,
+        now: Moment,
+    ) -> Around {
         let tracker = &self.tracker;
         let last = tracker.published.load();
         let lead_ms = last
@@ -401,7 +407,12 @@ impl Follow {
             .map_or(COLD_START_UNSEEN_MS, |decision| decision.inputs.cold_start_ms);
         let schedule = tracker.policy.warm_schedule.as_ref();
         Around {
-            gpu: upstreams.gpu(workload, &mut self.gpu_seen_at, now),
+            gpu: upstreams.gpu(
+                workload,
+                |member| engines.sleeps(member),
+                &mut self.gpu_seen_at,
+                now,
+            ),
             wake: Wake {
                 source: upstreams.wake(tracker, &self.nudge, now),
                 requested_at: self.parts.wakes.last(&tracker.key.workload),

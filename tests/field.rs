@@ -20,10 +20,11 @@
 //! that demands certificates does is `f13_…` of `tests/grpc/operations.rs` and `pair_tls`; of F43, a whole
 //! operator that comes back is `pair_herd`.
 //!
-//! Of one a second half waits as well:
+//! Of two a second half waits as well:
 //!
 //! | id | half | waits for |
 //! |---|---|---|
+//! | F38 | a report of ghosts that says "asleep, memory freed" of a sleeper | `fleet` |
 //! | F62 | power near idle as further evidence, a class of ghost of its own | `fleet` |
 
 #![expect(

@@ -38,6 +38,9 @@ const FALLBACK_AFTER_MS: u64 = 900_000;
 struct Said {
     seen: Seen,
     supply: Supply,
+    /// What the rules were asked with: the supply without those that sleep. Their votes are counts of the
+    /// others, too.
+    awake: Supply,
     level: Level,
     queue: Queue,
     queue_vote: Vote,
@@ -54,10 +57,15 @@ struct Said {
 }
 
 impl Said {
+    /// Ready replicas that sleep: in every count, and nobody's capacity.
+    fn asleep(&self) -> u32 {
+        self.supply.ready - self.awake.ready
+    }
+
     /// The replicas ordered do not carry what is there: something waits for more than them, or the
     /// work alone, without headroom, is above what they are trusted with.
     fn cannot_wait(&self) -> bool {
-        let ordered = self.supply.ordered;
+        let ordered = self.awake.ordered;
         let short = [&self.queue_vote, &self.kv_vote, &self.ceiling.vote, &self.wake_vote]
             .iter()
             .any(|vote| vote.want.is_some_and(|want| want > ordered));
@@ -102,6 +110,7 @@ fn ask_rules(
         state.supply.started(took_ms);
     }
     let supply = state.supply.look(spec, &observation.replicas, ordered, now);
+    let awake = supply.awake(seen.asleep);
     if step_ms > 0 || state.last_tick.is_none() {
         state.figures = state.learned.figures(&mut state.cost, supply.cold_start_ms, now);
         state.ghost.begin(spec, state.figures.hold_ms, supply.cold_start_ms, now);
@@ -109,30 +118,24 @@ fn ask_rules(
     }
     state.window.push(&seen, step_ms, now);
     let (minute, recent) = (state.window.means(WINDOW_MS), state.window.means(RECENT_MS));
-    let ask = Ask {
-        spec,
-        seen: &seen,
-        supply: &supply,
-        minute: minute.as_ref(),
-        recent: recent.as_ref(),
-    };
+    let ask =
+        Ask { spec, seen: &seen, supply: &awake, minute: minute.as_ref(), recent: recent.as_ref() };
     let level = level::ask(&ask, &state.figures, &state.learned.band);
     let door = Doorstep::of(observation, now);
     let queue = Queue::of(&seen, &door);
     let gpu = if spec.has(Part::GpuCeiling) { &observation.gpu } else { &Gpu::Absent };
     let ceiling = state.gpu.ask(gpu, &ask, &level, now);
     let queue_vote = state.queue.ask(&queue, &ask, &level, &state.figures, ceiling.idle, now);
-    let (kv_vote, kv_need) = kv::ask(&seen, &supply);
+    let (kv_vote, kv_need) = kv::ask(&seen, &awake);
     let patience_ms = supply.cold_start_ms + state.ghost.hold_ms();
     let slept_at = state.zero.slept_at();
-    let wake_vote =
-        state.wake.ask(&door, spec, &supply, &state.figures, patience_ms, slept_at, now);
+    let wake_vote = state.wake.ask(&door, spec, &awake, &state.figures, patience_ms, slept_at, now);
     let leaving_floor = state.leaving.floor(observation.replicas.leaving, &supply, now);
     let (health, fresh) = health::of(state, observation, &seen, &supply, now);
 
     // Learned after the votes: it takes effect at the next tick.
     state.queue.note(&queue, &ask, now);
-    let raised = ceiling.vote.want.is_some_and(|want| want > supply.base);
+    let raised = ceiling.vote.want.is_some_and(|want| want > awake.base);
     state.gpu.note(gpu, &ask, &level, step_ms, raised, now);
     if step_ms > 0 {
         state.learned.note(&ask, &level, step_ms, now);
@@ -153,12 +156,13 @@ fn ask_rules(
         fresh,
         seen,
         supply,
+        awake,
     }
 }
 
 /// Moves the evidence clock on and notes what this tick would have needed.
 fn note_evidence(spec: &Spec, state: &mut State, said: &Said, step_ms: u64, now: Moment) {
-    let (seen, supply) = (&said.seen, &said.supply);
+    let (seen, supply) = (&said.seen, &said.awake);
     let before = state.last_tick;
     state.evidence.advance(&Tick {
         step_ms,
@@ -187,7 +191,8 @@ fn note_evidence(spec: &Spec, state: &mut State, said: &Said, step_ms: u64, now:
     }
     let base = f64::from(supply.base);
     // Silent replicas are filled in from the others: to hold, never to raise.
-    let missing = f64::from(seen.expected.max(1)) / f64::from(seen.answered.max(1));
+    let awake = |count: u32| f64::from(count.saturating_sub(seen.asleep).max(1));
+    let missing = awake(seen.expected) / awake(seen.answered);
     let unknown = if supply.ordered > 0 { base } else { 0.0 };
     let most =
         |votes: &[&Vote]| votes.iter().filter_map(|vote| vote.want).max().map_or(0.0, f64::from);
@@ -225,12 +230,13 @@ fn remember(
     let (supply, want) = (&said.supply, outcome.want);
     let last_want = state.want.unwrap_or(supply.ordered);
     if outcome.asked > supply.base {
+        let awake = outcome.asked - said.asleep();
         if outcome.binding == Rule::Demand {
             state.learned.stepped(now);
         }
         let need = (outcome.binding == Rule::Demand).then_some(said.level.need).flatten();
-        state.learned.band.raised(outcome.asked, need);
-        state.ghost.raised(outcome.asked, supply.cold_start_ms, now);
+        state.learned.band.raised(awake, need);
+        state.ghost.raised(awake, supply.cold_start_ms, now);
     }
     state.supply.ordered(outcome.asked, supply, now);
     if let Some(surplus) = outcome.surplus.filter(|_| want < last_want) {

@@ -24,7 +24,7 @@ pub(super) fn ask(seen: &Seen, supply: &Supply) -> (Vote, f64) {
     if fullest < PRESSED || !(waits || preemptions > 0.0) {
         return (vote(None, Reason::KvFits { used }), need);
     }
-    let target = ceil_count(need).saturating_add(seen.frozen + seen.asleep);
+    let target = ceil_count(need).saturating_add(seen.frozen);
     let want = supply.orderable(supply.replace_lost(target));
     (vote(Some(want), Reason::KvPressure { used, preemptions }), need)
 }

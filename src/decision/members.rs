@@ -151,7 +151,11 @@ impl Members {
     ) -> Seen {
         self.align(engines);
         let mut seen = Seen { whole: true, learnable: true, ..Seen::default() };
-        let ready = count_of(engines.iter().filter(|e| e.phase == Phase::Ready).count());
+        let serves = |engine: &&Engine| {
+            let asleep = engine.reading.last().and_then(|sample| sample.asleep);
+            engine.phase == Phase::Ready && asleep != Some(true)
+        };
+        let ready = count_of(engines.iter().filter(serves).count());
         for (member, engine) in self.list.iter_mut().zip(engines) {
             match engine.phase {
                 Phase::Starting => {
@@ -201,6 +205,7 @@ impl Members {
                     && engine.ready_ms.is_none_or(|ready_ms| ready_ms >= WARM_UP_MS)
                     && engine.reading.fresh().is_some()
                     && !member.frozen()
+                    && !member.asleep()
             })
         };
         let (mut n_waiting, mut in_flight) = (0.0, 0.0);
@@ -324,6 +329,10 @@ impl Member {
 
     fn frozen(&self) -> bool {
         self.flat_ms >= FROZEN_MS
+    }
+
+    fn asleep(&self) -> bool {
+        self.last.as_ref().is_some_and(|sample| sample.asleep == Some(true))
     }
 
     fn add_to(&self, sample: &EngineSample, age_ms: u64, slo: Slo, seen: &mut Seen) {

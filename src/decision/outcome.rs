@@ -189,7 +189,7 @@ pub enum Health {
 pub struct Inputs {
     /// Replicas ordered.
     pub spec: Option<u32>,
-    /// Replicas serving.
+    /// Replicas ready, those that sleep among them.
     pub ready: u32,
     /// Replicas on their way, own young orders included.
     pub starting: u32,

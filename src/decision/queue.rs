@@ -53,23 +53,6 @@ impl Queue {
         };
         Queue { waiting: seen.waiting.unwrap_or(0.0) + at_gateway, at_gateway }
     }
-
-    /// Requests waiting from which one more replica would be wanted now.
-    pub(super) fn up_at(&self, level: &Level, supply: &Supply, live: u32) -> Option<f64> {
-        if live == 0 {
-            return None;
-        }
-        let (Some(need), Some(request_s), Some(rho)) = (level.need, level.request_s, level.rho)
-        else {
-            return Some(f64::from(live) + 1.0);
-        };
-        let horizon_s = seconds(supply.horizon_ms());
-        let spare = (f64::from(supply.base) - need).max(0.0) * horizon_s;
-        let work = level.work.unwrap_or(0.0);
-        let cleared_s = (f64::from(supply.ready) * rho - work) * seconds(supply.cold_start_ms)
-            + rho * supply.head_start_s();
-        Some(((spare + cleared_s) / request_s).max(1.0).ceil())
-    }
 }
 
 impl QueueState {
@@ -110,6 +93,64 @@ impl QueueState {
         self.since.is_none_or(|since| since == now) && queue.waiting <= f64::from(ask.seen.live)
     }
 
+    /// The most that a queue may ask for while others idle beside it.
+    fn one_more(&self, queue: &Queue, seen: &Seen, supply: &Supply) -> Option<u32> {
+        if seen.idle_beside_queue == 0 || queue.at_gateway > 0.0 {
+            return None;
+        }
+        // One more in all, not one more each time that the last one has started.
+        let from = self.since.map_or(supply.ready, |_| self.ready);
+        Some(from.saturating_add(1))
+    }
+
+    /// Requests waiting from which one more replica would be wanted now; `None` where more waiting
+    /// would not bring one.
+    pub(super) fn up_at(
+        &self,
+        queue: &Queue,
+        ask: &Ask<'_>,
+        level: &Level,
+        idle_gpu: Option<IdleGpu>,
+        now: Moment,
+    ) -> Option<f64> {
+        let (seen, supply) = (ask.seen, ask.supply);
+        let most = self.one_more(queue, seen, supply);
+        let capped = most.is_some_and(|most| supply.base >= most)
+            || idle_gpu.is_some() && self.stood(now)
+            || supply.hopeless > 0;
+        if capped || seen.live == 0 {
+            return None;
+        }
+        let (Some(need), Some(request_s), Some(rho)) = (level.need, level.request_s, level.rho)
+        else {
+            return self.up_at_unlearned(ask, now);
+        };
+        let horizon_s = seconds(supply.horizon_ms());
+        let spare = (f64::from(supply.base) - need).max(0.0) * horizon_s;
+        let work = level.work.unwrap_or(0.0);
+        let cleared_s = (f64::from(supply.ready) * rho - work) * seconds(supply.cold_start_ms)
+            + rho * supply.head_start_s();
+        Some(((spare + cleared_s) / request_s).max(1.0).ceil())
+    }
+
+    /// The same where nothing is learned: more than what is on its way has room for.
+    fn up_at_unlearned(&self, ask: &Ask<'_>, now: Moment) -> Option<f64> {
+        let (seen, supply) = (ask.seen, ask.supply);
+        let runs = per_replica(ask);
+        let room = match ask.spec.target_in_flight {
+            Some(target) => {
+                let n_serving = f64::from(supply.base.saturating_sub(seen.frozen));
+                target * n_serving - seen.running.unwrap_or(0.0)
+            }
+            None if supply.base <= supply.ready => 0.0,
+            // A replica's size is not known, and one more is on its way.
+            None if runs <= 0.0 || self.fills(runs, now) => return None,
+            None => runs.max(1.0) * f64::from(supply.base - supply.ready),
+        };
+        // As many as one a replica may be the scheduler between two steps.
+        Some(room.floor().max(f64::from(seen.live)) + 1.0)
+    }
+
     /// The vote for what waits.
     pub(super) fn ask(
         &self,
@@ -140,8 +181,11 @@ impl QueueState {
                 if self.is_blip(queue, ask, now) {
                     return vote(None, Reason::Clears { waiting });
                 }
-                measured(ask, level, figures, waiting)
-                    .unwrap_or_else(|| self.unlearned(ask, figures, waiting, now))
+                match ask.spec.target_in_flight {
+                    Some(target) => by_target(ask, target, waiting),
+                    None => measured(ask, level, figures, waiting)
+                        .unwrap_or_else(|| self.unlearned(ask, figures, waiting, now)),
+                }
             }
         };
         let Some(target) = target else {
@@ -150,16 +194,11 @@ impl QueueState {
         if let Some(IdleGpu { busy }) = idle_gpu.filter(|_| self.stood(now)) {
             return vote(Some(supply.ordered), Reason::NotServing { waiting, busy });
         }
-        // Frozen and sleeping replicas are in the count, but they serve nobody.
-        let target = target.saturating_add(seen.frozen + seen.asleep);
-        if seen.idle_beside_queue > 0 && queue.at_gateway <= 0.0 {
+        // Frozen replicas are in the count, but they serve nobody.
+        let target = target.saturating_add(seen.frozen);
+        if let Some(one_more) = self.one_more(queue, seen, supply).filter(|most| target > *most) {
             let idle = seen.idle_beside_queue;
-            // One more in all, not one more each time that the last one has started.
-            let from = self.since.map_or(supply.ready, |_| self.ready);
-            let one_more = from.saturating_add(1);
-            if target > one_more {
-                return vote(Some(one_more), Reason::Imbalance { waiting, idle });
-            }
+            return vote(Some(one_more), Reason::Imbalance { waiting, idle });
         }
         vote(Some(supply.orderable(supply.replace_lost(target))), reason)
     }
@@ -172,27 +211,18 @@ impl QueueState {
         waiting: f64,
         now: Moment,
     ) -> (Option<u32>, Reason) {
-        let (seen, supply) = (ask.seen, ask.supply);
         let ready = serving(ask);
-        let runs = per_replica(ask);
-        let per_replica = match ask.spec.target_in_flight {
-            Some(target) => target,
-            None if self.fills(runs, now) => 0.0,
-            None => runs,
-        };
-        if per_replica <= 0.0 {
+        let per_replica = per_replica(ask);
+        if per_replica <= 0.0 || self.fills(per_replica, now) {
             // Nothing runs yet, or more with each tick, or it cannot be read: a replica's size is not
             // known, so one more.
             let reason = Reason::Waiting { waiting, cleared: 0.0, per_replica: 0.0 };
             return (Some(ready.saturating_add(1)), reason);
         }
-        let horizon_s = seconds(supply.horizon_ms());
+        let horizon_s = seconds(ask.supply.horizon_ms());
         let rate = figures.saturation.and_then(|saturation| saturation.finished).unwrap_or(0.0);
         let cleared = (rate * f64::from(ready) * horizon_s).min(waiting);
-        let target = match ask.spec.target_in_flight {
-            Some(target) => ceil_count((seen.running.unwrap_or(0.0) + waiting) / target),
-            None => ready.saturating_add(ceil_count((waiting - cleared) / per_replica.max(1.0))),
-        };
+        let target = ready.saturating_add(ceil_count((waiting - cleared) / per_replica.max(1.0)));
         (Some(target), Reason::Waiting { waiting, cleared, per_replica })
     }
 }
@@ -229,6 +259,12 @@ fn backlog(
     (Some(target), Reason::Backlog { waiting, work_s, horizon_ms })
 }
 
+/// As many as carry what is in flight, by the user's own target.
+fn by_target(ask: &Ask<'_>, target: f64, waiting: f64) -> (Option<u32>, Reason) {
+    let count = ceil_count((ask.seen.running.unwrap_or(0.0) + waiting) / target);
+    (Some(count), Reason::Waiting { waiting, cleared: 0.0, per_replica: target })
+}
+
 /// Not learned, but measured: what a replica finishes while requests wait for it is the price of
 /// one. What comes meanwhile wants to be served too, so a queue that stands or grows is not cleared.
 fn measured(
@@ -237,9 +273,6 @@ fn measured(
     figures: &Figures,
     waiting: f64,
 ) -> Option<(Option<u32>, Reason)> {
-    if ask.spec.target_in_flight.is_some() {
-        return None;
-    }
     let request_s = figures.saturation?.request_s()?;
     let work = ask.minute.or(ask.recent)?.arrived * request_s;
     let level = Level { work: Some(work), recent_work: work, ..level.clone() };
@@ -248,7 +281,7 @@ fn measured(
 
 /// Ready replicas that serve.
 fn serving(ask: &Ask<'_>) -> u32 {
-    ask.supply.ready.saturating_sub(ask.seen.frozen + ask.seen.asleep)
+    ask.supply.ready.saturating_sub(ask.seen.frozen)
 }
 
 /// Requests running on a replica that serves; 0 with none.

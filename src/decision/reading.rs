@@ -91,7 +91,7 @@ pub enum Why {
     NotMoving,
     /// The pod is gone, terminating or not ready.
     PodGone,
-    /// The value itself is impossible (NaN, infinite, negative, a sentinel).
+    /// The value itself is impossible (NaN, infinite, negative, a sentinel), or its time is one of the future.
     Impossible,
 }
 
@@ -143,7 +143,9 @@ impl Why {
             Why::Partial => "the source says that its answer is partial",
             Why::NotMoving => "answers come but the samples in them no longer move",
             Why::PodGone => "the pod is gone, terminating or not ready",
-            Why::Impossible => "the value is impossible (NaN, infinite, negative or a sentinel)",
+            Why::Impossible => {
+                "the value is impossible (NaN, infinite, negative, a sentinel), or of the future"
+            }
         }
     }
 }

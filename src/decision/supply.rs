@@ -135,6 +135,18 @@ impl Supply {
         self.cold_start_ms.max(HORIZON_MIN_MS)
     }
 
+    /// The same without those that sleep, of the ready ones: a rule that reads this takes them for no
+    /// capacity, and its votes are counts of the others.
+    pub(super) fn awake(&self, asleep: u32) -> Supply {
+        let asleep = asleep.min(self.ready);
+        Supply {
+            ordered: self.ordered - asleep,
+            base: self.base - asleep,
+            ready: self.ready - asleep,
+            ..*self
+        }
+    }
+
     /// `target`, but nothing beyond the spec while replicas cannot start.
     pub(super) fn orderable(&self, target: u32) -> u32 {
         if self.hopeless > 0 { target.min(self.ordered) } else { target }

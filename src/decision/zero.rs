@@ -89,12 +89,14 @@ impl ZeroState {
         sum_ms.checked_div(n)
     }
 
-    /// The floor under everything: 0 where the last replica may go, else the warm minimum.
+    /// The floor under everything: 0 where the last one awake may go, and those asleep with it, else the
+    /// warm minimum.
     pub(super) fn floor(
         &self,
         spec: &Spec,
         observation: &Observation,
         supply: &Supply,
+        awake: &Supply,
         evidence: &Evidence,
     ) -> (u32, [Vote; 2]) {
         let warm = spec.min.max(observation.schedule_floor);
@@ -104,7 +106,7 @@ impl ZeroState {
         if warm > 0 {
             return (warm, [warm_vote, zero(None, Reason::Silent)]);
         }
-        let (floor, reason) = self.zero(spec, observation, supply, evidence);
+        let (floor, reason) = self.zero(spec, observation, supply, awake, evidence);
         (floor, [warm_vote, zero(Some(floor), reason)])
     }
 
@@ -113,6 +115,7 @@ impl ZeroState {
         spec: &Spec,
         observation: &Observation,
         supply: &Supply,
+        awake: &Supply,
         evidence: &Evidence,
     ) -> (u32, Reason) {
         let idle_ms = evidence.idle_ms();
@@ -129,7 +132,7 @@ impl ZeroState {
         if let Some(WakeReading::Unknown { why }) = observation.wake.source {
             return (1, Reason::WakeUnknown { why });
         }
-        if idle_ms < after_ms || !evidence.is_covered() || supply.base > 1 {
+        if idle_ms < after_ms || !evidence.is_covered() || awake.base > 1 {
             return (1, Reason::Idle { idle_ms, after_ms });
         }
         let needed_ms = COLD_STARTS_TO_PAY * supply.cold_start_ms;

@@ -184,7 +184,7 @@ fn members(out: &mut dyn Write, members: &[Member]) -> io::Result<()> {
         let row = format!(
             "  {:<30}{:<12}{:>9}{:>9}  {}{age}",
             shortened(&member.id, 29),
-            phase(member.phase),
+            phase(member),
             number(member.waiting),
             number(member.running),
             member.reading
@@ -197,8 +197,11 @@ fn members(out: &mut dyn Write, members: &[Member]) -> io::Result<()> {
     Ok(())
 }
 
-fn phase(phase: Option<Phase>) -> &'static str {
-    match phase {
+fn phase(member: &Member) -> &'static str {
+    if member.asleep == Some(true) {
+        return "asleep";
+    }
+    match member.phase {
         None => "-",
         Some(Phase::Starting) => "starting",
         Some(Phase::Ready) => "ready",

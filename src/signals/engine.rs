@@ -100,6 +100,8 @@ pub struct EnginePage {
     pub family: EngineFamily,
     /// Its numbers.
     pub sample: EngineSample,
+    /// Series came in copies, as of two Prometheus or two scrape jobs: of each the newest counts.
+    pub copied: bool,
 }
 
 /// Every metric name that a Prometheus query has to select for [`SeriesFold`], in each spelling.

@@ -100,15 +100,27 @@ impl Freshness {
             return Reading::Missing { why: self.why };
         };
         // A source whose clock is ahead must not look fresh for as long as it is ahead.
-        let age_ms = now.millis_since(last.sample.at()).max(now.millis_since(last.moved_at));
-        if age_ms >= self.limit_ms(tick_ms) {
-            return Reading::Stale { value: last.sample.clone(), age_ms, why: self.why };
+        let at = last.sample.at();
+        let age_ms = now.millis_since(at).max(now.millis_since(last.moved_at));
+        let limit_ms = self.limit_ms(tick_ms);
+        let is_future = at.millis_since(now) >= limit_ms;
+        if age_ms < limit_ms && !is_future {
+            return Reading::Fresh { value: last.sample.clone(), age_ms };
         }
-        Reading::Fresh { value: last.sample.clone(), age_ms }
+        // It moves, and counts from another time.
+        let why = if is_future && self.why == Why::NotMoving { Why::Impossible } else { self.why };
+        Reading::Stale { value: last.sample.clone(), age_ms, why }
     }
 
-    /// Age from which a sample is stale: the larger of three ticks and two of the source's own
-    /// intervals. Of the last four intervals the shortest counts, so that a gap teaches nothing.
+    /// Whether the last sample said that the engine sleeps.
+    #[must_use]
+    pub fn sleeps(&self) -> bool {
+        self.last.as_ref().is_some_and(|last| last.sample.get().asleep == Some(true))
+    }
+
+    /// Age from which a sample is stale, and time in the future from which none can be: the larger of
+    /// three ticks and two of the source's own intervals. Of the last four intervals the shortest counts,
+    /// so that a gap teaches nothing.
     fn limit_ms(&self, tick_ms: u64) -> u64 {
         let shortest = self.intervals_ms.iter().filter(|&&ms| ms > 0).min();
         let interval_ms = u64::from(shortest.copied().unwrap_or(0));

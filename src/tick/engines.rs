@@ -202,6 +202,12 @@ impl Engines {
         }
     }
 
+    /// Whether a member said last that it sleeps.
+    pub(super) fn sleeps(&self, member: &Member) -> bool {
+        let known = self.position(&member.id).ok();
+        known.is_some_and(|known| self.memories[known].1.sleeps())
+    }
+
     fn position(&self, id: &str) -> Result<usize, usize> {
         self.memories.binary_search_by(|(known, _)| (**known).cmp(id))
     }

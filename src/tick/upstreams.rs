@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 use crate::clock::Clock;
 use crate::config::{Config, Dcgm};
 use crate::decision::{Gpu, Moment, WakeReading};
-use crate::inventory::{Endpoint, Workload};
+use crate::inventory::{Endpoint, Member, Workload};
 use crate::metrics::Metrics;
 use crate::registry::Tracker;
 use crate::source;
@@ -161,15 +161,16 @@ impl Upstreams {
         }
     }
 
-    /// The utilisation of a workload's own devices; `seen_at` is when it was last known.
+    /// The utilisation of a workload's own devices, of members that are awake; `seen_at` is when it was last known.
     pub(super) fn gpu(
         &self,
         workload: &Workload,
+        sleeps: impl Fn(&Member) -> bool,
         seen_at: &mut Option<Moment>,
         now: Moment,
     ) -> Gpu {
         match &self.devices {
-            Some(devices) => devices.part.utilisation(workload, seen_at, now),
+            Some(devices) => devices.part.utilisation(workload, sleeps, seen_at, now),
             None => Gpu::Absent,
         }
     }

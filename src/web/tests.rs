@@ -265,7 +265,7 @@ async fn a_workload_before_its_first_decision_shows_what_is_known() {
         json!({
             "id": "http://127.0.0.1:8000/metrics", "phase": null, "reading": "missing",
             "age_ms": null, "why": "not_yet_read",
-            "waiting": null, "running": null, "kv_usage": null,
+            "waiting": null, "running": null, "kv_usage": null, "asleep": null,
         })
     );
     assert_eq!(shown["health"], "not_yet_observed");

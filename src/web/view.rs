@@ -175,6 +175,9 @@ pub struct Member {
     pub running: Option<f64>,
     /// KV-cache use, 0..1, by the last sample.
     pub kv_usage: Option<f64>,
+    /// Whether it sleeps, by the last sample; `None` where the engine does not tell.
+    #[serde(default)]
+    pub asleep: Option<bool>,
 }
 
 /// One rule's say.
@@ -381,6 +384,7 @@ impl Member {
             waiting: None,
             running: None,
             kv_usage: None,
+            asleep: None,
         }
     }
 
@@ -398,6 +402,7 @@ impl Member {
             waiting: last.and_then(|sample| sample.waiting),
             running: last.and_then(|sample| sample.running),
             kv_usage: last.and_then(|sample| sample.kv_usage),
+            asleep: last.and_then(|sample| sample.asleep),
             ..Member::unread(&engine.id, engine.phase)
         }
     }

@@ -5,7 +5,8 @@
 mod kubernetes;
 
 use crate::decision::{
-    Answer, Decision, Engine, Health, LevelSource, Mode, Rule, Spec, Unavailable, Why, ZeroAfter,
+    Answer, Decision, Engine, Health, LevelSource, Mode, Phase, Reason, Rule, Spec, Unavailable,
+    Why, ZeroAfter,
 };
 use crate::duration::format_millis;
 
@@ -29,6 +30,10 @@ pub fn summary(
     };
     let mut sentence =
         format!("{} = {}; {}", replicas(decision.want), because(decision, spec), queue(decision));
+    let n_asleep = engines.iter().filter(|engine| sleeps(engine)).count();
+    if n_asleep > 0 {
+        sentence.push_str(&format!(", {n_asleep} asleep"));
+    }
     if let Some(health) = health(decision, engines) {
         sentence.push_str("; ");
         sentence.push_str(&health);
@@ -103,6 +108,11 @@ fn queue(decision: &Decision) -> String {
     format!("{engines}{gateway}")
 }
 
+fn sleeps(engine: &Engine) -> bool {
+    let sample = engine.reading.last().filter(|_| engine.phase == Phase::Ready);
+    sample.is_some_and(|sample| sample.asleep == Some(true))
+}
+
 /// What is not whole; `None` if everything is.
 fn health(decision: &Decision, engines: &[Engine]) -> Option<String> {
     match decision.health {
@@ -158,6 +168,9 @@ pub fn next(decision: &Decision, spec: Option<&Spec>) -> Vec<String> {
         sentences.push("up: only with a larger maxReplicaCount".to_owned());
     } else if let Some(waiting) = next.up_at_waiting {
         sentences.push(format!("up: one more replica at {} waiting", number(waiting)));
+    } else if let Some(first) = decision.votes.iter().find_map(|vote| not_by_waiting(&vote.reason))
+    {
+        sentences.push(format!("up: not by more waiting, {first}"));
     }
     match next.down_in_ms {
         Some(0) => sentences.push("down: the evidence for fewer is whole".to_owned()),
@@ -182,6 +195,19 @@ pub fn next(decision: &Decision, spec: Option<&Spec>) -> Vec<String> {
         sentences.push(format!("wake: the first replica is expected in {}", format_millis(millis)));
     }
     sentences
+}
+
+/// What has to end first, where more waiting brings no replica.
+fn not_by_waiting(reason: &Reason) -> Option<&'static str> {
+    if matches!(reason, Reason::Imbalance { .. }) {
+        Some("until those that idle beside the queue get some of it")
+    } else if matches!(reason, Reason::NotServing { .. }) {
+        Some("until the GPUs work on what waits")
+    } else if matches!(reason, Reason::CapacityExhausted { .. }) {
+        Some("until those that cannot start do")
+    } else {
+        None
+    }
 }
 
 /// "1 replica", "3 replicas".

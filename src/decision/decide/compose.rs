@@ -1,5 +1,8 @@
 //! Makes one count out of the votes: up at once, down by evidence, clamped last.
 //!
+//! The rules know nothing of replicas that sleep: these are put back into every count here. Nothing
+//! wakes them, and whoever deletes a replica may take one that is awake.
+//!
 //! Must not ask a rule twice or read the observation beyond the rollout, the schedule and what
 //! somebody has set by hand.
 
@@ -14,7 +17,7 @@ pub(super) struct Outcome {
     /// What the rules asked for, within the bounds.
     pub(super) asked: u32,
     pub(super) binding: Rule,
-    /// The release that was taken.
+    /// The release that was taken, in replicas that are awake.
     pub(super) surplus: Option<Surplus>,
     pub(super) votes: Vec<Vote>,
 }
@@ -26,22 +29,26 @@ pub(super) fn compose(
     observation: &Observation,
     said: &Said,
 ) -> Outcome {
-    let supply = &said.supply;
+    let (supply, asleep) = (&said.supply, said.asleep());
+    let whole =
+        |vote: Vote| Vote { want: vote.want.map(|want| want.saturating_add(asleep)), ..vote };
     let mut votes = Vec::with_capacity(Rule::ALL.len());
     let mut demand = said.level.vote();
-    demand.want = demand.want.map(|want| supply.orderable(want));
+    demand.want = demand.want.map(|want| said.awake.orderable(want));
     let raising = [demand, said.queue_vote, said.kv_vote, said.ceiling.vote, said.wake_vote];
+    let raising = raising.map(whole);
     let asked = raising.iter().filter_map(|vote| vote.want).max().unwrap_or(0);
     votes.extend(raising.iter().take(4).filter(|vote| vote.reason != Reason::Silent));
 
-    let (floor, floor_votes) = state.zero.floor(spec, observation, supply, &state.evidence);
+    let (floor, floor_votes) =
+        state.zero.floor(spec, observation, supply, &said.awake, &state.evidence);
     let may_release = said.fresh
         && asked <= supply.base
         && !observation.replicas.rollout
         && !said.ceiling.refuses_down;
     let surplus = state
         .ghost
-        .surplus(&state.evidence, &said.level, &state.learned.band, supply)
+        .surplus(&state.evidence, &said.level, &state.learned.band, &said.awake)
         .filter(|_| may_release && observation.by_hand.is_none());
     // What has not moved since the last sample may hang: evidence from before does not outvote that.
     let (still, frozen) = (said.seen.still, said.seen.frozen);
@@ -51,8 +58,14 @@ pub(super) fn compose(
         let reason = Reason::InDoubt { replicas: still };
         Vote { rule: Rule::Ghost, want: Some(supply.ordered), reason }
     } else {
-        state.ghost.vote(surplus.as_ref(), &state.evidence, supply)
+        whole(state.ghost.vote(surplus.as_ref(), &state.evidence, &said.awake))
     });
+    // What sleeps is warm, and calls for no other; but what is let go leaves as many awake.
+    let warm = |floor: u32| match floor {
+        0 => 0,
+        _ => floor.max(floor.saturating_add(asleep).min(supply.ordered)),
+    };
+    let floor_votes = floor_votes.map(|vote| Vote { want: vote.want.map(warm), ..vote });
     votes.extend(floor_votes.iter().filter(|vote| vote.reason != Reason::Silent));
     votes.extend(raising.iter().skip(4).filter(|vote| vote.reason != Reason::Silent));
 
@@ -65,14 +78,13 @@ pub(super) fn compose(
         Some(_) | None => supply.base,
     };
     let mut want = if asked > supply.base { asked.max(held) } else { held };
-    if let Some(to) = surplus.map(|surplus| surplus.to).or(pending) {
-        want = to;
-    }
+    let released = surplus.map(|surplus| surplus.to + asleep).or(pending);
+    want = released.unwrap_or(want);
     if floor == 0 && may_release && supply.ordered > 0 {
         want = 0;
     } else {
         // A running target never gets 0 for lack of data.
-        want = want.max(floor).max(said.leaving_floor).max(supply.ordered.min(1));
+        want = want.max(warm(floor)).max(said.leaving_floor).max(supply.ordered.min(1));
     }
     if observation.replicas.rollout {
         want = want.max(supply.ordered);
@@ -88,10 +100,9 @@ pub(super) fn compose(
         let rule = if clamped < want { Rule::Max } else { Rule::Min };
         votes.push(Vote { rule, want: Some(clamped), reason: Reason::Clamped { wanted: want } });
     }
-    let released = surplus.map(|surplus| surplus.to).or(pending) == Some(clamped);
     // Also where the order is placed already and the target does not show it yet.
     let raised = asked > supply.ordered;
-    let binding = binding(&votes, clamped, raised, released);
+    let binding = binding(&votes, clamped, raised, released == Some(clamped));
     Outcome { want: clamped, asked: asked.min(clamped), binding, surplus, votes }
 }
 
@@ -101,9 +112,9 @@ fn pending(state: &State, said: &Said, raising: &[Vote]) -> Option<u32> {
     let to = state.want.filter(|_| !state.just_started)?;
     let carry = if state.figures.trial { said.level.carry_trial } else { said.level.carry }?;
     let others = raising.iter().filter(|vote| vote.rule != Rule::Demand);
-    let stands = carry < f64::from(said.supply.ordered)
+    let stands = carry < f64::from(said.awake.ordered)
         && others.filter_map(|vote| vote.want).all(|want| want <= to)
-        && state.learned.band.stands(to, carry);
+        && state.learned.band.stands(to.checked_sub(said.asleep())?, carry);
     stands.then_some(to)
 }
 

@@ -4,6 +4,8 @@
 
 use super::compose::Outcome;
 use super::{Said, answer};
+use crate::decision::level::Ask;
+use crate::decision::supply::Supply;
 use crate::decision::{
     Answer, Decision, Gpu, Health, Inputs, LearnedCost, Moment, Next, Notice, Observation, Reason,
     Rule, Spec, State, Unavailable, ZeroAfter,
@@ -53,7 +55,7 @@ pub(super) fn report(
         votes: std::mem::take(&mut outcome.votes).into(),
         health: said.health,
         inputs: inputs(state, observation, said),
-        next: next(spec, state, said, now),
+        next: next(spec, state, said, outcome.want, now),
         notices: notices.into(),
         stuck: said.seen.stuck_ids.as_slice().into(),
         next_tick_ms: if fast { FAST_TICK_MS.min(spec.tick_ms) } else { spec.tick_ms },
@@ -62,7 +64,7 @@ pub(super) fn report(
 
 fn inputs(state: &State, observation: &Observation, said: &Said) -> Inputs {
     let (seen, supply, level) = (&said.seen, &said.supply, &said.level);
-    let one_less = supply.ordered.checked_sub(1).filter(|count| *count > 0);
+    let one_less = said.awake.ordered.checked_sub(1).filter(|count| *count > 0);
     let (hold_ms, coverage) = (state.ghost.hold_ms(), state.evidence.coverage());
     let cost = &state.cost;
     Inputs {
@@ -96,8 +98,17 @@ fn inputs(state: &State, observation: &Observation, said: &Said) -> Inputs {
     }
 }
 
-fn next(spec: &Spec, state: &State, said: &Said, now: Moment) -> Next {
-    let supply = &said.supply;
+fn next(spec: &Spec, state: &State, said: &Said, want: u32, now: Moment) -> Next {
+    let supply = &said.awake;
+    // One more than what is wanted already.
+    let base = supply.base.max(want.saturating_sub(said.asleep()));
+    let ask = Ask {
+        spec,
+        seen: &said.seen,
+        supply: &Supply { base, ..*supply },
+        minute: None,
+        recent: None,
+    };
     let hold_ms = state.ghost.hold_ms();
     let above_floor = supply.ordered > spec.min.max(1);
     let down_in_ms = above_floor
@@ -113,7 +124,7 @@ fn next(spec: &Spec, state: &State, said: &Said, now: Moment) -> Next {
         .woke_at()
         .map(|woke_at| woke_at.plus_millis(supply.cold_start_ms).millis_since(now));
     Next {
-        up_at_waiting: said.queue.up_at(&said.level, supply, said.seen.live),
+        up_at_waiting: state.queue.up_at(&said.queue, &ask, &said.level, said.ceiling.idle, now),
         down_in_ms,
         zero_in_ms,
         wake_eta_ms,

@@ -159,7 +159,7 @@ fn a_slow_queue_beside_idle_gpus_caps_what_the_queue_adds() {
     }
     assert_eq!(told, 1);
     let decision = bench.last.unwrap();
-    assert_eq!(decision.want, 2);
+    assert_eq!((decision.want, decision.next.up_at_waiting), (2, None));
     assert_eq!(reason(&decision, Rule::Queue), Reason::NotServing { waiting: 60.0, busy: 0.01 });
 }
 

@@ -3,19 +3,26 @@
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
+use super::build::idle_sample;
 use super::fleet::{Fleet, REQUEST_S, moment};
 use super::fleet_runs::{reversals, series};
-use crate::decision::{Answer, Observation, Phase, Reading, State, Why, decide};
+use crate::decision::{
+    Answer, Engine, EngineSample, Gpu, Moment, Observation, Phase, Reading, Spec, State, Wake,
+    WakeReading, Why, ZeroAfter, decide,
+};
 
 /// The same cases in every run, so that a failure is the change's and not the dice's; more of them
-/// by `PROPTEST_CASES`, of which 256 is the default.
+/// by `PROPTEST_CASES` (256, its default, is taken for none given), others by `PROPTEST_RNG_SEED`.
 fn cases(n: u32) -> ProptestConfig {
     let default = ProptestConfig::default();
     ProptestConfig {
         cases: if default.cases == 256 { n } else { default.cases },
         failure_persistence: None,
         max_global_rejects: 65_536,
-        rng_seed: RngSeed::Fixed(0x6768_6f73_7473),
+        rng_seed: match default.rng_seed {
+            RngSeed::Random => RngSeed::Fixed(0x6768_6f73_7473),
+            RngSeed::Fixed(seed) => RngSeed::Fixed(seed),
+        },
         ..default
     }
 }
@@ -65,6 +72,30 @@ fn lost(observation: &Observation, which: impl Fn(usize) -> bool, stale: bool) -
     observation
 }
 
+/// What tells that a fleet is full.
+#[derive(Debug, Clone, Copy)]
+enum Measure {
+    Work,
+    InFlight,
+    Queue,
+}
+
+/// The same with replicas beside it that sleep.
+fn asleep_beside(observation: &Observation, n: u32, now: Moment) -> Observation {
+    let mut observation = observation.clone();
+    let replicas = &mut observation.replicas;
+    replicas.spec = replicas.spec.map(|spec| spec + n);
+    replicas.ready += n;
+    let value = Arc::new(EngineSample { at: now, asleep: Some(true), ..idle_sample() });
+    observation.engines.extend((0..n).map(|index| Engine {
+        id: format!("sleeper-{index}").into(),
+        phase: Phase::Ready,
+        ready_ms: Some(3_600_000),
+        reading: Reading::Fresh { value: Arc::clone(&value), age_ms: 0 },
+    }));
+    observation
+}
+
 proptest! {
     #![proptest_config(cases(16))]
 
@@ -106,24 +137,43 @@ proptest! {
 
     #[test]
     fn load_at_or_above_the_target_never_wants_fewer_than_now(
-        seed in 1_u64..1_000_000, n in 1_u32..8, share in 1.0_f64..1.5,
+        seed in 1_u64..1_000_000, n in 1_u32..8, share in 1.1_f64..1.5, target in 4_u32..40,
+        measure in prop_oneof![Just(Measure::Work), Just(Measure::InFlight), Just(Measure::Queue)],
     ) {
-        let mut fleet = Fleet::new(n).seed(seed).learned();
+        let mut fleet = Fleet::new(n).seed(seed);
+        let target = f64::from(target);
+        fleet = match measure {
+            Measure::Work => fleet.learned(),
+            Measure::InFlight => fleet.spec(|spec| spec.target_in_flight = Some(target)),
+            Measure::Queue => fleet,
+        };
+        let mut n_full = 0;
         for _ in 0..200 {
-            let rho = fleet.decisions.last().and_then(|last| last.inputs.rho).unwrap_or(0.5);
+            let last = fleet.decisions.last();
+            // Without a model a replica is full where it cannot serve more.
+            let rho = last.and_then(|last| last.inputs.rho).unwrap_or(1.0);
             let spec = fleet.ordered();
             let decision = fleet.tick(share * rho * f64::from(spec) / REQUEST_S);
             let inputs = &decision.inputs;
-            let full = inputs.work.zip(inputs.rho).is_some_and(|(w, rho)| w >= rho * f64::from(spec));
-            prop_assert!(!full || decision.want >= spec.min(fleet.spec.max));
+            let in_flight = inputs.running.unwrap_or(0.0) + inputs.waiting.unwrap_or(0.0);
+            let full = match measure {
+                Measure::Work => {
+                    inputs.work.zip(inputs.rho).is_some_and(|(w, rho)| w >= rho * f64::from(spec))
+                }
+                Measure::InFlight => in_flight >= target * f64::from(spec),
+                Measure::Queue => inputs.waiting > Some(0.0),
+            };
+            n_full += u32::from(full);
+            prop_assert!(!full || decision.want >= spec.min(fleet.spec.max), "{measure:?}");
         }
+        prop_assert!(n_full > 0, "{measure:?} was never full");
     }
 
     #[test]
     fn missing_or_stale_never_lowers(
         seed in 1_u64..1_000_000, n in 1_u32..8, work in 0.0_f64..6.0, learned in any::<bool>(),
         seconds in 0.0_f64..1_500.0, mask in 1_u32..256, stale in any::<bool>(),
-        for_ticks in 1_usize..200,
+        for_ticks in 1_usize..200, devices_too in any::<bool>(),
     ) {
         let mut fleet = warmed(seed, n, work, learned, seconds);
         let mut before = fleet.wants.last().copied().unwrap_or(n);
@@ -131,7 +181,10 @@ proptest! {
             fleet.advance(work / REQUEST_S);
             let whole = fleet.observe();
             let which = |index: usize| mask >> (index % 8) & 1 == 1;
-            let observation = lost(&whole, which, stale);
+            let mut observation = lost(&whole, which, stale);
+            if devices_too {
+                observation.gpu = Gpu::Lost { for_ms: 60_000, why: Some(Why::Timeout) };
+            }
             let any_lost = observation != whole;
             let decision = fleet.decide(&observation);
             if any_lost {
@@ -140,6 +193,57 @@ proptest! {
                 prop_assert!(active);
             }
             before = decision.want;
+        }
+    }
+
+    #[test]
+    fn an_unknown_wake_source_never_lets_the_last_one_go(
+        seed in 1_u64..1_000_000, n in 1_u32..4, unknown in 0_usize..2_000,
+    ) {
+        let mut fleet = Fleet::new(n).seed(seed).spec(|spec| {
+            (spec.min, spec.has_wake_source) = (0, true);
+            spec.zero_after = ZeroAfter::After { millis: 900_000 };
+        });
+        let mut n_asleep = 0;
+        for tick in 0..2_400 {
+            fleet.advance(0.0);
+            let mut observation = fleet.observe();
+            let source = if tick < unknown {
+                WakeReading::Unknown { why: Why::Timeout }
+            } else {
+                WakeReading::Fresh { queued: 0.0, last_arrival_at: None }
+            };
+            observation.wake = Wake { source: Some(source), requested_at: None };
+            let want = fleet.decide(&observation).want;
+            prop_assert!(tick >= unknown || want > 0);
+            n_asleep += usize::from(want == 0);
+        }
+        // Known again, and nothing there: then it goes.
+        prop_assert!(n_asleep > 0);
+    }
+
+    #[test]
+    fn what_sleeps_is_in_every_count_and_changes_nothing_else(
+        seed in 1_u64..1_000_000, n in 1_u32..6, work in 0.0_f64..4.0, learned in any::<bool>(),
+        sleepers in 1_u32..4,
+    ) {
+        let mut fleet = Fleet::new(n).seed(seed);
+        if learned {
+            fleet = fleet.learned();
+        }
+        let mut state = fleet.state.clone();
+        for tick in 0..360_u32 {
+            let rate = if tick < 120 { work / REQUEST_S } else { 0.5 * work / REQUEST_S };
+            fleet.advance(rate);
+            let observation = fleet.observe();
+            let more = asleep_beside(&observation, sleepers, moment(fleet.now_s));
+            let spec = Spec { max: fleet.spec.max + sleepers, ..fleet.spec.clone() };
+            let (beside, after) = decide(&spec, state, &more, moment(fleet.now_s));
+            state = after;
+            let alone = fleet.decide(&observation);
+            prop_assert_eq!(beside.want, alone.want + sleepers);
+            prop_assert_eq!(beside.binding, alone.binding);
+            prop_assert_eq!(beside.next.down_in_ms, alone.next.down_in_ms);
         }
     }
 

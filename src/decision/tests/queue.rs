@@ -226,13 +226,41 @@ fn a_frozen_replica_is_no_capacity_for_the_queue_of_the_others() {
 
 #[test]
 fn sleeping_replicas_are_no_capacity() {
-    let mut bench = Bench::new(2).deaf();
+    let mut bench = Bench::new(2).deaf().spec(|spec| spec.max = 20);
     bench.sample(1).asleep = Some(true);
     let does = |index: usize| {
-        if index == 0 { Does::serving(8.0).waiting(8.0) } else { Does::default() }
+        if index == 0 { Does::serving(8.0).waiting(80.0) } else { Does::default() }
     };
-    // One serves: 1 + ceil(8/8) = 2, and the sleeping one is in the count.
-    assert_eq!(bench.tick(does).want, 3);
+    // One serves: 1 + ceil(80/8) = 11, and the sleeping one is in the count; it idles beside no queue.
+    let decision = bench.tick(does);
+    assert_eq!((decision.want, decision.binding), (12, Rule::Queue));
+    let expected = Reason::Waiting { waiting: 80.0, cleared: 0.0, per_replica: 8.0 };
+    assert_eq!(reason(&decision, Rule::Queue), expected);
+    assert!(!decision.notices.contains(&Notice::Imbalance));
+}
+
+#[test]
+fn what_sleeps_is_no_survivor_of_a_release() {
+    let mut bench = Bench::new(3).spec(|spec| spec.ghost_hold_ms = Some(60_000));
+    bench.sample(0).asleep = Some(true);
+    bench.run(600, |_| Does::default());
+    // One awake has to stay, and the one that goes may be it.
+    let decision = bench.last.clone().unwrap();
+    assert_eq!((decision.want, decision.next.down_in_ms), (2, None));
+    // Awake again, it is one too many.
+    bench.sample(0).asleep = Some(false);
+    bench.run(120, |_| Does::default());
+    assert_eq!(bench.last.unwrap().want, 1);
+}
+
+#[test]
+fn a_replica_that_falls_asleep_takes_its_share_of_the_capacity_with_it() {
+    let mut bench = Bench::new(2).deaf().spec(|spec| spec.target_in_flight = Some(8.0));
+    bench.run(120, |_| Does::serving(7.0));
+    assert_eq!(bench.last.as_ref().unwrap().want, 2);
+    bench.sample(1).asleep = Some(true);
+    bench.run(120, |index| if index == 0 { Does::serving(14.0) } else { Does::default() });
+    assert_eq!(bench.last.unwrap().want, 3);
 }
 
 #[test]
@@ -358,6 +386,33 @@ fn the_next_step_up_is_told_in_waiting_requests() {
     assert_eq!(decision.next.up_at_waiting, Some(3.0));
     let decision = bench.tick(|index| Does::serving(8.0).waiting([2.0, 1.0][index]));
     assert_eq!(decision.want, 3);
+}
+
+#[test]
+fn where_more_waiting_brings_no_replica_no_number_is_told() {
+    // One idles beside the queue: one more is all that it gets.
+    let mut bench = Bench::new(2);
+    let does = |index: usize| match index {
+        0 => Does::serving(8.0).waiting(40.0),
+        _ => Does::default(),
+    };
+    for idle in [1, 2] {
+        let decision = bench.tick(does);
+        assert_eq!(reason(&decision, Rule::Queue), Reason::Imbalance { waiting: 40.0, idle });
+        assert_eq!((decision.want, decision.next.up_at_waiting), (3, None));
+    }
+    // What is on its way has room for 16 of those that wait.
+    let mut bench = Bench::new(2).deaf();
+    let decision = bench.tick(|_| Does::serving(8.0).waiting(8.0));
+    assert_eq!((decision.want, decision.next.up_at_waiting), (4, Some(17.0)));
+    (bench.seen.replicas.spec, bench.seen.replicas.starting) = (Some(4), 2);
+    let decision = bench.tick(|_| Does::serving(8.0).waiting(8.0));
+    assert_eq!((decision.want, decision.next.up_at_waiting), (4, Some(17.0)));
+    assert_eq!(bench.tick(|_| Does::serving(8.0).waiting(8.5)).want, 5);
+    // What cannot be placed.
+    let mut bench = Bench::new(2).deaf();
+    bench.seen.replicas.unschedulable = 1;
+    assert_eq!(bench.tick(|_| Does::serving(8.0)).next.up_at_waiting, None);
 }
 
 #[test]

@@ -182,6 +182,19 @@ fn a_workload_that_nobody_has_decided_on() {
 }
 
 #[test]
+fn who_sleeps_is_told_in_the_place_of_a_phase() {
+    let mut page = snapshot(|_, _| {});
+    let shown = |page: &Snapshot| {
+        let mut out = Vec::new();
+        members(&mut out, &page.members).unwrap();
+        String::from_utf8(out).unwrap()
+    };
+    assert!(!shown(&page).contains("asleep"));
+    page.members[0].asleep = Some(true);
+    assert_eq!(shown(&page).matches(" asleep ").count(), 1);
+}
+
+#[test]
 fn long_names_keep_their_end() {
     assert_eq!(shortened("llm-0", 29), "llm-0");
     let name = "deepseek-r1-distill-llama-70b-7d9c5f-x2x9z";

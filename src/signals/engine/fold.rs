@@ -1,34 +1,42 @@
 //! Collects the series of one target: which count, which are copies, which rank they belong to.
 //!
 //! One fold is for one target (a pod or an endpoint); it must never be fed with two.
+//!
+//! Copies of a series are those that differ only by labels of the target: two Prometheus of one job, two
+//! jobs of one pod, the processes of one server. Such labels have any name, but whoever puts them on puts
+//! them on all series, and so on the gauges of the load; what these have is no part of a series, except
+//! what tells engines apart. A label that only other series have is the engine's own, as the reasons for
+//! which requests end: those are summed.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Range;
 
 use super::profile::{self, Field, From, Meaning, PROCESS_START, PROFILES, Profile, Row};
 use super::totals::Totals;
 use super::{EnginePage, Filter, PageError};
 use crate::decision::Moment;
 
-/// Labels that tell engines of one target apart: data-parallel ranks, Ray's replicas, and behind
-/// Prometheus the pod or port. Values of different ranks are summed.
-const RANK_LABELS: [&str; 5] = ["engine", "dp_rank", "ReplicaId", "pod", "instance"];
-
-/// Labels that only tell copies of one series apart: the processes of one server (`pid`, vLLM
-/// 0.9.2 to 0.11.0), scrape jobs, and the replicas of a Prometheus pair. Of copies one counts.
-const COPY_LABELS: [&str; 11] = [
-    "pid",
-    "job",
-    "service",
-    "endpoint",
-    "container",
-    "node",
-    "prometheus",
-    "prometheus_replica",
-    "receive_replica",
-    "replica",
-    "__replica__",
+/// Labels that tell engines of one target apart: data-parallel ranks, Ray's replicas and workers, and
+/// behind Prometheus the pod or port. Values of different ranks are summed.
+const RANK_LABELS: [&str; 8] = [
+    "engine",
+    "dp_rank",
+    "ReplicaId",
+    "WorkerId",
+    "pod",
+    "exported_pod",
+    "instance",
+    "exported_instance",
 ];
+
+/// The label of the processes of one server (vLLM 0.9.2 to 0.11.0): their copies are nobody's fault.
+const PROCESS_LABEL: &str = "pid";
+
+/// Further labels by which series of one page are told apart. A pod has some twenty labels that a scrape
+/// may copy; what is beyond these counts as the target's.
+const MAX_FURTHER: usize = 64;
 
 /// Labels by which routers and gateways mark the engines' names that they repeat: the
 /// production-stack router and SGLang's model gateway.
@@ -42,7 +50,15 @@ const ROUTER_NAMES: [&[u8]; 2] =
 #[derive(Debug)]
 pub struct SeriesFold<'f> {
     filter: &'f Filter,
+    /// What was added, until it is known which labels are the target's.
+    taken: Vec<Taken>,
+    /// The further labels of all of them: hashes of name and label.
+    further: Vec<(u32, u32)>,
+    /// Names of labels that gauges of the load have.
+    of_target: BTreeSet<u32>,
     cells: BTreeMap<Key, Cell>,
+    /// Copies were left out.
+    copied: bool,
     /// Fields, with their profile, that the target knows, with or without a sample.
     declared: BTreeSet<(usize, Field)>,
     pub(super) process_start: Option<f64>,
@@ -80,16 +96,28 @@ struct Key {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cell {
     pub(super) rank: u64,
+    /// Which of its target's copies it is.
+    target: u64,
     pub(super) value: f64,
     /// `None` for a page without timestamps: the page's own time.
     pub(super) at: Option<Moment>,
     pub(super) row: &'static Row,
 }
 
+#[derive(Debug)]
+struct Taken {
+    key: Key,
+    cell: Cell,
+    /// Its further labels, of those of all.
+    further: Range<usize>,
+}
+
 #[derive(Debug, Default)]
 struct Identity {
     rank: u64,
+    /// What tells it from others of its rank, without the further labels.
     series: u64,
+    further: Range<usize>,
     has_engine: bool,
 }
 
@@ -99,7 +127,11 @@ impl<'f> SeriesFold<'f> {
     pub fn new(filter: &'f Filter) -> SeriesFold<'f> {
         SeriesFold {
             filter,
+            taken: Vec::new(),
+            further: Vec::new(),
+            of_target: BTreeSet::new(),
             cells: BTreeMap::new(),
+            copied: false,
             declared: BTreeSet::new(),
             process_start: None,
             router_name: false,
@@ -185,14 +217,18 @@ impl<'f> SeriesFold<'f> {
                 continue;
             }
             self.declared.insert((meaning.profile, row.field));
-            let (value, series) = match row.from {
-                From::Value => (Some(value), identity.series.wrapping_add(hash_of(row.name))),
-                From::Millis => {
-                    (Some(value / 1e3), identity.series.wrapping_add(hash_of(row.name)))
-                }
+            if is_load(row.field) {
+                let selects = row.only.map(|(label, _)| short_hash_of(label));
+                let names = self.further[identity.further.clone()].iter().map(|(name, _)| *name);
+                self.of_target.extend(names.filter(|name| Some(*name) != selects));
+            }
+            let own = identity.series.wrapping_add(hash_of(row.name));
+            let (value, series, further) = match row.from {
+                From::Value => (Some(value), own, identity.further.clone()),
+                From::Millis => (Some(value / 1e3), own, identity.further.clone()),
                 From::Labels(names) => {
                     self.unranked_info |= !identity.has_engine;
-                    (product(names, labels.clone()), 0)
+                    (product(names, labels.clone()), 0, 0..0)
                 }
             };
             let Some(value) = value else { continue };
@@ -203,8 +239,31 @@ impl<'f> SeriesFold<'f> {
                 rank: identity.rank,
                 series,
             };
-            let cell = Cell { rank: identity.rank, value, at, row };
-            self.cells.entry(key).and_modify(|was| *was = newer(*was, cell)).or_insert(cell);
+            let cell = Cell { rank: identity.rank, target: 0, value, at, row };
+            self.taken.push(Taken { key, cell, further });
+        }
+    }
+
+    /// Tells copies from series, now that the target's labels are known.
+    fn settle(&mut self) {
+        let process = short_hash_of(PROCESS_LABEL);
+        for Taken { mut key, mut cell, further } in std::mem::take(&mut self.taken) {
+            for &(name, label) in &self.further[further] {
+                if !self.of_target.contains(&name) {
+                    key.series = key.series.wrapping_add(label.into());
+                } else if name != process {
+                    cell.target = cell.target.wrapping_add(label.into());
+                }
+            }
+            match self.cells.entry(key) {
+                Entry::Vacant(entry) => {
+                    entry.insert(cell);
+                }
+                Entry::Occupied(mut entry) => {
+                    self.copied |= entry.get().target != cell.target;
+                    entry.insert(newer(*entry.get(), cell));
+                }
+            }
         }
     }
 
@@ -218,7 +277,8 @@ impl<'f> SeriesFold<'f> {
         K: AsRef<str>,
         V: AsRef<str>,
     {
-        let mut identity = Identity::default();
+        let from = self.further.len();
+        let mut identity = Identity { further: from..from, ..Identity::default() };
         for (label, value) in labels {
             let (label, value) = (label.as_ref(), value.as_ref());
             // An empty label is an absent one.
@@ -237,24 +297,26 @@ impl<'f> SeriesFold<'f> {
                     return None;
                 }
                 self.n_of_model += 1;
+                identity.series = identity.series.wrapping_add(hash_of(value));
+                continue;
             }
             // Sums of hashes, so that the order of labels does not matter.
-            let part = hash_of((label, value));
             if RANK_LABELS.contains(&label) {
-                identity.rank = identity.rank.wrapping_add(part);
+                identity.rank = identity.rank.wrapping_add(hash_of((label, value)));
                 identity.has_engine |= label == "engine";
-            } else if !COPY_LABELS.contains(&label) {
-                identity.series = identity.series.wrapping_add(part);
+            } else if identity.further.len() < MAX_FURTHER {
+                self.further.push((short_hash_of(label), short_hash_of((label, value))));
+                identity.further.end += 1;
             }
         }
         Some(identity)
     }
 
     /// The sample; `page_at` is the time of series without a timestamp.
-    pub(super) fn close(self, page_at: Moment) -> Result<EnginePage, PageError> {
+    pub(super) fn close(mut self, page_at: Moment) -> Result<EnginePage, PageError> {
+        self.settle();
         let wanted = |family| self.filter.family.is_none_or(|wanted| wanted == family);
         let present = |index: usize| {
-            let is_load = |field| matches!(field, Field::Waiting | Field::Running);
             let needs_load = PROFILES[index].needs_load;
             let known = |&(known, field): &_| known == index && (!needs_load || is_load(field));
             self.declared.iter().any(known)
@@ -268,7 +330,8 @@ impl<'f> SeriesFold<'f> {
         }
         match found {
             Some((i, profile)) if !self.router_name => {
-                Totals::new(&self, i).page(profile.family, page_at)
+                let page = Totals::new(&self, i).page(profile.family, page_at)?;
+                Ok(EnginePage { copied: self.copied, ..page })
             }
             None if self.n_repeated == 0 && !self.router_name => Err(PageError::NoKnownSeries),
             _ => Err(PageError::Router),
@@ -296,6 +359,11 @@ impl<'f> SeriesFold<'f> {
     }
 }
 
+/// A gauge of what an engine has to do.
+fn is_load(field: Field) -> bool {
+    matches!(field, Field::Waiting | Field::Running)
+}
+
 /// Of two copies the newer, of two equally old ones the larger.
 fn newer(a: Cell, b: Cell) -> Cell {
     if b.at > a.at || (b.at == a.at && b.value > a.value) { b } else { a }
@@ -310,6 +378,11 @@ where
         let (_, value) = labels.clone().find(|(label, _)| label.as_ref() == *name)?;
         Some(product * value.as_ref().parse::<f64>().ok()?)
     })
+}
+
+fn short_hash_of(value: impl Hash) -> u32 {
+    let [a, b, c, d, ..] = hash_of(value).to_le_bytes();
+    u32::from_le_bytes([a, b, c, d])
 }
 
 fn hash_of(value: impl Hash) -> u64 {

@@ -170,7 +170,7 @@ fn absent_gauges_are_zero_only_where_no_request_can_have_been() {
 
 #[test]
 fn an_impossible_load_makes_the_page_unreadable() {
-    for value in ["NaN", "+Inf", "-Inf", "-1", "1e308", "9223372036854775807", "text"] {
+    for value in ["NaN", "+Inf", "-Inf", "-1", "1000001", "1e308", "9223372036854775807", "text"] {
         for name in ["num_requests_running", "num_requests_waiting"] {
             let line = format!("vllm:{name}{{engine=\"1\"}} {value}\n");
             let error = read(format!("{LIVE}{line}").as_bytes()).unwrap_err();
@@ -178,6 +178,7 @@ fn an_impossible_load_makes_the_page_unreadable() {
             assert_eq!(error.why(), Why::Impossible);
         }
     }
+    assert_eq!(sample("vllm:num_requests_waiting 1e6\n").waiting, Some(1e6));
 }
 
 #[test]

@@ -11,8 +11,9 @@ use crate::decision::{EngineSample, Moment};
 use crate::signals::exposition::millis_of_seconds;
 use crate::trigger::EngineFamily;
 
-/// Largest number of requests that a gauge is believed.
-const MAX_REQUESTS: f64 = 1e9;
+/// Largest number of requests that a gauge of one engine is believed: a server with a hundred thousand
+/// open connections is rare, and no engine holds a request without one.
+const MAX_REQUESTS: f64 = 1e6;
 /// Largest counter that is believed: 2^53, a million a second for 285 years.
 const MAX_COUNT: f64 = 9_007_199_254_740_992.0;
 /// KV usage is a ratio; what is above 1 by rounding is 1.
@@ -42,7 +43,7 @@ impl<'a> Totals<'a> {
         sample.waiting = waiting.or(idle_load);
         sample.running = running.or(idle_load);
         sample.waiting_deferred = waiting_deferred;
-        Ok(EnginePage { family, sample })
+        Ok(EnginePage { family, sample, copied: false })
     }
 
     fn sample(&self, page_at: Moment) -> EngineSample {

@@ -119,14 +119,30 @@ fn a_longer_interval_is_learned_after_four_samples() {
 #[test]
 fn a_source_whose_clock_is_ahead_still_turns_stale() {
     let mut memory = Freshness::default();
-    memory.record(working(1_000), at(100));
+    memory.record(working(110), at(100));
     assert_eq!(memory.reading(at(114), TICK_MS).why(), None);
     let stale = Reading::Stale {
-        value: KeptSample::from(working(1_000)),
+        value: KeptSample::from(working(110)),
         age_ms: 15_000,
         why: Why::NotMoving,
     };
     assert_eq!(memory.reading(at(115), TICK_MS), stale);
+}
+
+#[test]
+fn what_is_of_the_future_by_as_much_as_makes_a_sample_stale_is_not_fresh_however_it_moves() {
+    for (ahead_s, why) in [(14, None), (15, Some(Why::Impossible)), (3_600, Some(Why::Impossible))]
+    {
+        let mut memory = Freshness::default();
+        for second in [100, 105, 110] {
+            memory.record(working(second + ahead_s), at(second));
+            assert_eq!(memory.reading(at(second), TICK_MS).why(), why, "{ahead_s} s");
+        }
+    }
+    // Of a source whose clock is known to be ahead it is of now.
+    let mut memory = Freshness::default();
+    memory.record_ahead(working(3_700), 3_600_000, at(100));
+    assert_eq!(memory.reading(at(100), TICK_MS).why(), None);
 }
 
 #[test]
@@ -143,7 +159,7 @@ fn a_source_whose_time_was_set_back_is_fresh_again_after_three_samples() {
                 "{second}"
             );
         }
-        assert_eq!(memory.reading(at(130), TICK_MS).why(), Some(Why::NotMoving));
+        assert_eq!(memory.reading(at(130), TICK_MS).why(), Some(Why::Impossible));
         memory.record(working(135), at(135));
         let fresh = Reading::Fresh { value: KeptSample::from(working(135)), age_ms: 0 };
         assert_eq!(memory.reading(at(135), TICK_MS), fresh);

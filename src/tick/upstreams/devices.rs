@@ -118,11 +118,12 @@ impl Reader {
         }
     }
 
-    /// The utilisation of a workload's own devices. `seen_at` is when it was last known, and is
-    /// kept up to date.
+    /// The utilisation of a workload's own devices, but for those of members that sleep: their rest says
+    /// nothing of the others. `seen_at` is when it was last known, and is kept up to date.
     pub(super) fn utilisation(
         &self,
         workload: &Workload,
+        sleeps: impl Fn(&Member) -> bool,
         seen_at: &mut Option<Moment>,
         now: Moment,
     ) -> Gpu {
@@ -130,7 +131,7 @@ impl Reader {
         self.followed.follow(namespace, now);
         let is_warm = |member: &&Member| {
             let warm = member.ready_at.is_none_or(|at| now.millis_since(at) >= WARM_UP_MS);
-            member.phase == Phase::Ready && warm
+            member.phase == Phase::Ready && warm && !sleeps(member)
         };
         let warm = workload.members.iter().filter(is_warm).map(|member| &*member.id);
         let latest = self.latest.borrow();

@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -46,8 +47,23 @@ struct Learned {
     skew: Skew,
     // Apart from the last answers, so that a failed one forgets nothing.
     sizes: HashMap<Arc<str>, Sizes>,
-    /// Copies of series were seen and told.
-    copies_told: bool,
+    copies_told: Arc<CopiesTold>,
+}
+
+/// Whether copies of series were seen and told: once is enough for a Prometheus.
+#[derive(Debug, Default)]
+struct CopiesTold(AtomicBool);
+
+impl CopiesTold {
+    fn tell(&self, of: &str) {
+        if !self.0.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                of,
+                "Prometheus has engine series in copies, as by a replica label or by two scrape jobs: \
+                 the newest of each counts once; query one replica, or let one job scrape the engines"
+            );
+        }
+    }
 }
 
 /// The engine series of one namespace.
@@ -58,6 +74,7 @@ struct Series {
     ahead_ms: i64,
     /// Prometheus warned: what is not here may exist.
     partial: bool,
+    copies_told: Arc<CopiesTold>,
 }
 
 /// The engine series of one target.
@@ -72,7 +89,13 @@ impl Series {
     /// What an answer says, after what was read before. Of a partial answer a target with fewer series
     /// than before is not taken for the whole. One that no whole answer has told yet is taken as it is:
     /// a Prometheus that always warns would never be read.
-    fn new(mut by_target: ByTarget, partial: bool, ahead_ms: i64, sizes: &mut Sizes) -> Series {
+    fn new(
+        mut by_target: ByTarget,
+        partial: bool,
+        ahead_ms: i64,
+        sizes: &mut Sizes,
+        copies_told: Arc<CopiesTold>,
+    ) -> Series {
         if !partial {
             sizes.clear();
             sizes.extend(by_target.iter().map(|(name, it)| (name.clone(), it.samples.len())));
@@ -80,7 +103,7 @@ impl Series {
         for (name, target) in &mut by_target {
             target.n_whole = sizes.get(name).copied().unwrap_or(0);
         }
-        Series { by_target, ahead_ms, partial }
+        Series { by_target, ahead_ms, partial, copies_told }
     }
 }
 
@@ -158,7 +181,11 @@ impl EnginesRead {
         if !found {
             return Err(if series.partial { Why::Partial } else { Why::NoKnownSeries });
         }
-        fold.finish().map(|page| page.sample).map_err(|error| error.why())
+        let page = fold.finish().map_err(|error| error.why())?;
+        if page.copied {
+            series.copies_told.tell(id);
+        }
+        Ok(page.sample)
     }
 }
 
@@ -206,11 +233,8 @@ impl Rounds {
         for (batch, read) in batches.ask(&namespaces, now, ask).await {
             let mut read = read.map(|(found, came_at)| {
                 skew.learn(&found, came_at);
-                if found.copied && !std::mem::replace(copies_told, true) {
-                    tracing::warn!(
-                        "Prometheus has engine series twice, by a replica label: the newest of each \
-                         counts once; query one replica, or let the store remove the copies"
-                    );
+                if found.copied {
+                    copies_told.tell("a replica label of Prometheus");
                 }
                 by_namespace(found)
             });
@@ -219,7 +243,8 @@ impl Rounds {
                     Ok((by_namespace, partial)) => {
                         let by_target = by_namespace.remove(&**namespace).unwrap_or_default();
                         let sizes = sizes.entry(Arc::clone(namespace)).or_default();
-                        Ok(Arc::new(Series::new(by_target, *partial, skew.ahead_ms(), sizes)))
+                        let (ahead_ms, told) = (skew.ahead_ms(), Arc::clone(copies_told));
+                        Ok(Arc::new(Series::new(by_target, *partial, ahead_ms, sizes, told)))
                     }
                     Err(error) => Err(error.why()),
                 };

@@ -1,7 +1,9 @@
 //! Sentences that people read, each with the numbers that must be in it.
 
+use std::sync::Arc;
+
 use super::*;
-use crate::decision::{Next, Phase, Reading};
+use crate::decision::{EngineSample, Next, Phase, Reading, Reason, Vote};
 use crate::web::fixtures::wanting;
 
 /// A decision by this rule: `want` over `ready` ready ones with `waiting` requests waiting.
@@ -82,6 +84,32 @@ fn an_engine_that_refuses_is_told_before_it_counts_as_a_fault() {
     assert!(refused.ends_with(expected), "{refused}");
     let unread = told(Why::NotYetRead);
     assert!(unread.ends_with("all replicas are starting"), "{unread}");
+}
+
+#[test]
+fn who_sleeps_is_told_beside_the_queue() {
+    let decision = by(Rule::Queue, 7, 2, Some(40.0));
+    let engine = |asleep| {
+        let value = EngineSample { asleep: Some(asleep), ..EngineSample::default() };
+        let reading = Reading::Fresh { value: Arc::new(value), age_ms: 0 };
+        Engine { id: "x".into(), phase: Phase::Ready, ready_ms: None, reading }
+    };
+    let engines = [engine(false), engine(true)];
+    let told = summary(&decision.answer, Some(&decision), Some(&Spec::default()), &engines);
+    let expected = "7 replicas = room to clear the queue; 40 waiting over 2 replicas, 1 asleep";
+    assert_eq!(told, expected);
+}
+
+#[test]
+fn where_more_waiting_brings_no_replica_it_is_told_what_would() {
+    let mut decision = by(Rule::Queue, 3, 2, Some(40.0));
+    let reason = Reason::Imbalance { waiting: 40.0, idle: 1 };
+    decision.votes = [Vote { rule: Rule::Queue, want: Some(3), reason }].into();
+    let expected = "up: not by more waiting, until those that idle beside the queue get some of it";
+    assert_eq!(next(&decision, Some(&Spec::default())), [expected]);
+    // At the maximum that is what stands in the way.
+    let spec = Spec { max: 3, ..Spec::default() };
+    assert_eq!(next(&decision, Some(&spec)), ["up: only with a larger maxReplicaCount"]);
 }
 
 #[test]

@@ -81,9 +81,12 @@ async fn nodes() {
     let sample = busy(&scaler).await;
     assert_close(sample.busy, 1.1 / 3.0);
     assert_eq!(sample.devices, 3);
-    // Whichever connection a poll takes, it sees all nodes.
+    scaler.decided("llm", |decision| decision.inputs.gpu_busy.is_some()).await;
+    // Whichever connection a poll takes, what is answered was decided on all nodes.
     for _ in 0..20 {
         assert_eq!(scaler.keda().await.wanted("llm").await.unwrap(), 3);
+        let (_status, shown) = scaler.http("GET", "/api/v1/workloads/field/llm").await;
+        assert_close(shown["decision"]["inputs"]["gpu_busy"].as_f64(), 1.1 / 3.0);
     }
 }
 

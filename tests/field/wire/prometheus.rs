@@ -65,8 +65,22 @@ async fn suffixed() {
 }
 
 async fn copies() {
-    let copy = |name| waiting("a", &[("prometheus_replica", name)], NOW);
-    assert_eq!(counted(vec![copy("a"), copy("b")], vec![pod("a", None)]).await, Some(10.0));
+    // Two Prometheus, whatever their label is called.
+    for label in ["prometheus_replica", "cluster_replica"] {
+        let copy = |name, samples| waiting("a", &[(label, name)], samples);
+        let series = vec![copy("a", &[(0, "10")]), copy("b", &[(15, "9")])];
+        assert_eq!(counted(series, vec![pod("a", None)]).await, Some(10.0), "{label}");
+    }
+    // Two jobs that scrape one pod, each with labels of its own.
+    let monitor = [("job", "models/llm"), ("container", "vllm"), ("instance", "10.0.0.1:8000")];
+    let all_pods = [("job", "pods"), ("app", "llm"), ("instance", "10.0.0.1:8000")];
+    let series = vec![
+        waiting("a", &monitor, &[(15, "6")]),
+        waiting("a", &all_pods, &[(0, "8")]),
+        // Another engine of the pod is no copy.
+        waiting("a", &[("instance", "10.0.0.1:8001")], &[(0, "3")]),
+    ];
+    assert_eq!(counted(series, vec![pod("a", None)]).await, Some(11.0));
 }
 
 async fn newest() {
@@ -94,6 +108,8 @@ async fn refused() {
     assert!(Why::Unauthorized.sentence().contains("401"));
 }
 
+/// Past `stale` the report wants an error. The design has the last count go on, degraded, as in F13: an
+/// error can become a scale to zero.
 async fn slow() {
     let prometheus = Upstream::start(Act::Series(vec![waiting("a", &[], NOW)])).await;
     let scaler = start(&prometheus, vec![pod("a", None)]).await;

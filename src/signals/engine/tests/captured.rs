@@ -234,7 +234,9 @@ fn copies_for_each_process_are_not_summed() {
     let Some(page) = fixtures::page("exposition/vllm_py_multiproc_pid_bug.prom") else {
         return;
     };
-    let sample = read(&page).unwrap().sample;
+    let EnginePage { sample, copied, .. } = read(&page).unwrap();
+    // Nobody scrapes it twice.
+    assert!(!copied);
     assert_eq!(sample.kv_usage, Some(0.4));
     assert_eq!((sample.running, sample.prompt_tokens), (Some(4.0), Some(20.0)));
     // Tokens have been computed, so an absent gauge is unknown, not zero.
@@ -249,7 +251,7 @@ fn kept(name: &str) -> EnginePage {
 
 #[test]
 fn llama_cpp_is_read_from_its_slots_and_counters() {
-    let EnginePage { family, sample } = kept("llamacpp-queued.txt");
+    let EnginePage { family, sample, .. } = kept("llamacpp-queued.txt");
     assert_eq!(family, EngineFamily::LlamaCpp);
     let expected = EngineSample {
         waiting: Some(14.0),
@@ -275,7 +277,7 @@ fn vllm_0_11_and_0_20_idle_are_true_zeros() {
     for (name, deferred, asleep) in
         [("vllm-0.11.0-idle.txt", None, None), ("vllm-0.20.2-idle.txt", Some(0.0), Some(false))]
     {
-        let EnginePage { family, sample } = kept(name);
+        let EnginePage { family, sample, .. } = kept(name);
         assert_eq!(family, EngineFamily::Vllm);
         assert_eq!((sample.waiting, sample.running), (Some(0.0), Some(0.0)), "{name}");
         assert_eq!((sample.waiting_deferred, sample.asleep), (deferred, asleep), "{name}");

@@ -45,6 +45,75 @@ fn f19_replicas_of_a_prometheus_are_copies() {
     assert_eq!(fold.finish().unwrap().sample.waiting, Some(10.0));
 }
 
+/// A page, or series, of one engine as one target, told by these labels, shows it.
+fn as_seen_by(target: &[(&'static str, &'static str)], n: f64) -> Vec<Seen> {
+    let seen = |name, own: &[(&'static str, &'static str)], value| {
+        let labels = [("model_name", "m"), ("engine", "0")];
+        (name, labels.iter().chain(own).chain(target).copied().collect(), value)
+    };
+    vec![
+        seen("vllm:num_requests_waiting", &[], n),
+        seen("vllm:num_requests_running", &[], n + 2.0),
+        seen("vllm:request_success_total", &[("finished_reason", "stop")], 10.0 * n),
+        seen("vllm:request_success_total", &[("finished_reason", "length")], n),
+        seen("vllm:generation_tokens_total", &[("customer", "x")], 100.0 * n),
+        seen("vllm:generation_tokens_total", &[("customer", "y")], 1_000.0 * n),
+    ]
+}
+
+type Seen = (&'static str, Vec<(&'static str, &'static str)>, f64);
+
+#[test]
+fn f19_copies_by_labels_of_any_name_count_once_and_what_differs_otherwise_is_summed() {
+    let pairs: [[&[(&str, &str)]; 2]; 4] = [
+        [&[("cluster_replica", "a")], &[("cluster_replica", "b")]],
+        [&[("prometheus_replica", "a")], &[("prometheus_replica", "b")]],
+        // A PodMonitor, and a job that copies the pod's labels.
+        [
+            &[("job", "models/llm"), ("container", "vllm"), ("instance", "10.0.0.1:8000")],
+            &[
+                ("job", "pods"),
+                ("app", "llm"),
+                ("pod_template_hash", "5d"),
+                ("instance", "10.0.0.1:8000"),
+            ],
+        ],
+        // One of them has nothing beyond what the engine says.
+        [&[], &[("zone", "a")]],
+    ];
+    for targets in pairs {
+        let filter = Filter::default();
+        let (mut fold, mut page) = (SeriesFold::new(&filter), String::new());
+        // The second is 15 s behind.
+        for (target, n, at) in [(targets[0], 6.0, 60_000), (targets[1], 5.0, 45_000)] {
+            for (name, labels, value) in as_seen_by(target, n) {
+                add(&mut fold, name, &labels, value, at);
+                let labels: Vec<_> = labels.iter().map(|(k, v)| format!("{k}=\"{v}\"")).collect();
+                page.push_str(&format!("{name}{{{}}} {value} {at}\n", labels.join(",")));
+            }
+        }
+        let read = fold.finish().unwrap();
+        assert!(read.copied, "{targets:?}");
+        assert_eq!(super::read(page.as_bytes()).unwrap(), read, "{targets:?}");
+        let sample = read.sample;
+        assert_eq!((sample.waiting, sample.running), (Some(6.0), Some(8.0)), "{targets:?}");
+        assert_eq!(sample.finished, Some(66.0), "{targets:?}");
+        assert_eq!(sample.generated_tokens, Some(6_600.0), "{targets:?}");
+        assert_eq!(sample.at, Moment(60_000));
+    }
+}
+
+#[test]
+fn of_a_target_alone_nothing_is_copied() {
+    let filter = Filter::default();
+    let mut fold = SeriesFold::new(&filter);
+    for (name, labels, value) in as_seen_by(&[("job", "a"), ("zone", "b")], 6.0) {
+        add(&mut fold, name, &labels, value, 0);
+    }
+    let read = fold.finish().unwrap();
+    assert_eq!((read.sample.finished, read.copied), (Some(66.0), false));
+}
+
 #[test]
 fn of_copies_the_newest_counts() {
     let filter = Filter::default();

@@ -76,7 +76,7 @@ impl Bench {
     }
 
     fn gpu(&mut self) -> Gpu {
-        self.reader.utilisation(&self.workload, &mut self.seen_at, self.clock.now())
+        self.reader.utilisation(&self.workload, |_| false, &mut self.seen_at, self.clock.now())
     }
 
     /// What is known so many seconds after the beginning, after the round that is due by then.
@@ -84,7 +84,7 @@ impl Bench {
         self.hand.set(Moment((BEGIN_S + second) * 1_000));
         // It is followed before it is read.
         let mut seen_at = self.seen_at;
-        self.reader.utilisation(&self.workload, &mut seen_at, self.clock.now());
+        self.reader.utilisation(&self.workload, |_| false, &mut seen_at, self.clock.now());
         self.reader.read().await;
         self.gpu()
     }
@@ -272,12 +272,30 @@ async fn a_prometheus_that_says_its_answer_is_partial_leaves_a_reason() {
 }
 
 #[tokio::test]
+async fn devices_of_members_that_sleep_are_not_in_the_mean() {
+    let page = "DCGM_FI_DEV_GPU_UTIL{UUID=\"1\",namespace=\"a\",pod=\"awake\"} 80\n\
+                DCGM_FI_DEV_GPU_UTIL{UUID=\"2\",namespace=\"a\",pod=\"sleeper\"} 0\n";
+    let server = Server::start(Act::AnswerAndClose(ok("text/plain", page))).await;
+    let url = format!("http://{}/metrics", server.address);
+    let mut bench = Bench::of_exporters(&[url], &["awake", "sleeper"]);
+    bench.at(0).await;
+    let of = |sleeper: &str| {
+        let sleeps = |member: &Member| &*member.id == sleeper;
+        let gpu = bench.reader.utilisation(&bench.workload, sleeps, &mut None, bench.clock.now());
+        let Gpu::Fresh(sample) = gpu else { panic!("{gpu:?}") };
+        (sample.devices, sample.unread, sample.busy)
+    };
+    assert_eq!(of("nobody"), (2, 0, Some(0.4)));
+    assert_eq!(of("sleeper"), (1, 0, Some(0.8)));
+}
+
+#[tokio::test]
 async fn all_namespaces_are_asked_for_at_once() {
     let server = Server::start(Act::Late(Duration::from_millis(100), nothing(""))).await;
     let bench = Bench::of_prometheus(&server, &[]);
     for n in 0..120 {
         let other = workload(&format!("ns-{n}"), &[]);
-        bench.reader.utilisation(&other, &mut None, bench.clock.now());
+        bench.reader.utilisation(&other, |_| false, &mut None, bench.clock.now());
     }
     bench.reader.read().await;
     assert_eq!(server.most_pausing(), 3, "batches of fifty");

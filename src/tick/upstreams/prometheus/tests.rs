@@ -1,10 +1,12 @@
 //! What is taken from the answers of a Prometheus that is partial, elsewhere in time, or slow.
 
+use std::sync::Mutex;
+
 use super::*;
 use crate::clock::Hand;
 use crate::decision::Moment;
 use crate::source::config::PrometheusConfig;
-use crate::source::tests::{Act, Server, answer};
+use crate::source::tests::{Act, Server, answer, ok};
 
 const BEGIN_S: i64 = 1_796_000_000;
 
@@ -75,6 +77,67 @@ async fn ranks_that_a_partial_answer_lacks_are_not_summed_as_none() {
         assert_eq!(waiting(bench.sample(&part).await), Err(Why::Partial));
     }
     assert_eq!(waiting(bench.sample(&fewer).await), Ok(Some(2.0)), "whole, and smaller");
+}
+
+#[tokio::test]
+async fn f19_copies_by_any_label_count_once_and_are_told_once() {
+    let series = |value: u32, label: &str| {
+        format!(
+            r#"{{"metric":{{"__name__":"vllm:num_requests_waiting","namespace":"a","pod":"p",
+            "engine":"0",{label}}},"values":[[{BEGIN_S},"{value}"]]}}"#
+        )
+    };
+    let body = |series: &[String]| {
+        let data = format!(r#"{{"resultType":"matrix","result":[{}]}}"#, series.join(","));
+        format!(r#"{{"status":"success","data":{data}}}"#)
+    };
+    let told = |log: &Log| String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    for (one, other) in [
+        (r#""cluster_replica":"a""#, r#""cluster_replica":"b""#),
+        (r#""prometheus_replica":"a""#, r#""prometheus_replica":"b""#),
+        (r#""container":"vllm""#, r#""app":"llm","pod_template_hash":"5d""#),
+    ] {
+        let log = Log::default();
+        let subscriber = tracing_subscriber::fmt().with_writer(log.clone()).finish();
+        let _logged = tracing::subscriber::set_default(subscriber);
+        let answers = async |series: &[String]| {
+            Server::start(Act::Answer(ok("application/json", &body(series)))).await
+        };
+        let alone = answers(&[series(6, one)]).await;
+        let mut bench = Bench::new(&alone);
+        assert_eq!(bench.sample(&alone).await.unwrap().waiting, Some(6.0));
+        assert_eq!(told(&log), "");
+        let twice = answers(&[series(6, one), series(6, other)]).await;
+        for _ in 0..3 {
+            assert_eq!(bench.sample(&twice).await.unwrap().waiting, Some(6.0), "{other}");
+        }
+        let told = told(&log);
+        assert_eq!(told.lines().count(), 1, "{told}");
+        assert!(told.contains("engine series in copies"), "{told}");
+    }
+}
+
+/// Log lines in memory.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> tracing_subscriber::fmt::MakeWriter<'a> for Log {
+    type Writer = Log;
+
+    fn make_writer(&'a self) -> Log {
+        self.clone()
+    }
 }
 
 #[tokio::test]
