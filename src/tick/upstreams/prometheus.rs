@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -66,21 +67,39 @@ struct Target {
     samples: Vec<NewestSample>,
     /// How many there were when Prometheus last did not warn; 0 if that is not known.
     n_whole: usize,
+    /// Somebody's pod or endpoint has been found in its name, at this read or one before.
+    is_matched: AtomicBool,
 }
 
 impl Series {
     /// What an answer says, after what was read before. Of a partial answer a target with fewer series
     /// than before is not taken for the whole. One that no whole answer has told yet is taken as it is:
     /// a Prometheus that always warns would never be read.
-    fn new(mut by_target: ByTarget, partial: bool, ahead_ms: i64, sizes: &mut Sizes) -> Series {
+    fn new(
+        mut by_target: ByTarget,
+        partial: bool,
+        ahead_ms: i64,
+        sizes: &mut Sizes,
+        before: Option<&Series>,
+    ) -> Series {
         if !partial {
             sizes.clear();
             sizes.extend(by_target.iter().map(|(name, it)| (name.clone(), it.samples.len())));
         }
         for (name, target) in &mut by_target {
             target.n_whole = sizes.get(name).copied().unwrap_or(0);
+            let old = before.and_then(|before| before.by_target.get(name));
+            let was_matched = old.is_some_and(|old| old.is_matched.load(Ordering::Relaxed));
+            target.is_matched = AtomicBool::new(was_matched);
         }
         Series { by_target, ahead_ms, partial }
+    }
+
+    /// Series in whose names nobody has found a pod or an endpoint.
+    fn n_unmatched(&self) -> usize {
+        let targets = self.by_target.values();
+        let unmatched = targets.filter(|target| !target.is_matched.load(Ordering::Relaxed));
+        unmatched.map(|target| target.samples.len()).sum()
     }
 }
 
@@ -146,6 +165,7 @@ impl EnginesRead {
             if joined_pod(name, |pod| pod == id).is_none() && instance_of(id) != Some(name) {
                 continue;
             }
+            target.is_matched.store(true, Ordering::Relaxed);
             if target.samples.len() < target.n_whole {
                 // Of an engine's ranks or numbers some may be missing: their sum would be too small.
                 return Err(Why::Partial);
@@ -193,6 +213,10 @@ impl Rounds {
 
     async fn read(&self, names: &[String], learned: &mut Learned) -> Latest {
         let Learned { batches, skew, sizes, copies_told } = learned;
+        // Everybody has had a look at those by now.
+        let before = Arc::clone(&self.publish.borrow());
+        let unmatched = before.values().flatten().map(|series| series.n_unmatched()).sum();
+        self.metrics.unmatched_series(unmatched);
         let now = self.clock.now();
         let namespaces = self.followed.current(now);
         // As many at once as the client lets: timeouts do not add up.
@@ -219,7 +243,9 @@ impl Rounds {
                     Ok((by_namespace, partial)) => {
                         let by_target = by_namespace.remove(&**namespace).unwrap_or_default();
                         let sizes = sizes.entry(Arc::clone(namespace)).or_default();
-                        Ok(Arc::new(Series::new(by_target, *partial, skew.ahead_ms(), sizes)))
+                        let old = before.get(namespace).and_then(|old| old.as_deref().ok());
+                        let ahead_ms = skew.ahead_ms();
+                        Ok(Arc::new(Series::new(by_target, *partial, ahead_ms, sizes, old)))
                     }
                     Err(error) => Err(error.why()),
                 };
