@@ -2,8 +2,8 @@
 //!
 //! Must not hold logic of any part.
 
+mod peers;
 mod reload;
-mod replicas;
 mod serve;
 
 use std::io::{Stdout, Write as _};

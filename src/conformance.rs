@@ -24,8 +24,9 @@ use report::Report;
 /// Checks an external scaler against what KEDA expects of it.
 ///
 /// Plays KEDA's operator and the HPA: their calls, order, deadlines, streams and reconnects. Point
-/// it at an object that has data. Exits 0 if no check failed, 1 if one did, 2 if it could not run.
-/// Rules that cannot be seen from outside are listed and fail nothing.
+/// it at an object that has data. Exits 0 if a check passed and none failed, 1 if one failed, 2 if it
+/// could not run or not one check could be made. Rules that cannot be seen from outside are listed and
+/// fail nothing.
 #[derive(Debug, Clone, clap::Args)]
 #[command(
     override_usage = "ghostscaler conformance HOST:PORT --namespace NS --name NAME [OPTIONS]"
@@ -95,7 +96,7 @@ pub enum Format {
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// No check failed. Exit status 0.
+    /// At least one check passed and none failed. Exit status 0.
     Passed,
     /// At least one check failed. Exit status 1.
     Failed,
@@ -135,6 +136,17 @@ pub enum Error {
     UnknownRule {
         /// As given.
         id: String,
+    },
+    /// Not one check could be made, so that the run says nothing of the scaler.
+    #[error(
+        "nothing could be checked: does {namespace}/{name} exist, and has it data? Of the chosen \
+         rules none has passed or failed; --format json says what each needs"
+    )]
+    NothingChecked {
+        /// The object's namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
     },
     /// The report cannot be written.
     #[error("cannot write the report")]
@@ -203,7 +215,10 @@ pub async fn run(
             write!(out, "{}", report.table(std::io::stdout().is_terminal()))?;
         }
     }
-    Ok(if report.all_passed() { Outcome::Passed } else { Outcome::Failed })
+    report.outcome().ok_or_else(|| Error::NothingChecked {
+        namespace: args.namespace.clone(),
+        name: args.name.clone(),
+    })
 }
 
 fn chosen_rules(only: &[String]) -> Result<Vec<&'static Rule>, Error> {

@@ -26,6 +26,7 @@ use crate::config::kubernetes_name;
 use crate::duration;
 use crate::files::{MAX_KEY_BYTES, MAX_PEM_BYTES};
 use crate::source::config::{Fault, PrometheusConfig};
+use crate::yaml;
 
 pub use checks::CHECKS;
 pub use examine::{Check, Examination, examine};
@@ -112,7 +113,7 @@ pub enum Error {
         /// Which.
         path: PathBuf,
         /// Where.
-        source: Box<serde_saphyr::Error>,
+        source: yaml::Error,
     },
     /// There is no cluster to look at.
     #[error(transparent)]

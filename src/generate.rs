@@ -16,6 +16,7 @@ use crate::cluster;
 use crate::cluster::survey::{self, TargetName};
 use crate::config::{host_and_port, kubernetes_name};
 use crate::trigger::{self, Faults};
+use crate::yaml;
 
 /// The address at which the manifests' Service answers KEDA.
 pub const DEFAULT_ADDRESS: &str = "ghostscaler.ghostscaler.svc.cluster.local:9090";
@@ -101,7 +102,7 @@ pub enum Error {
     Survey(#[from] survey::Error),
     /// The result is no object, which is a fault of this program.
     #[error("the result is not the YAML that it should be")]
-    Yaml(#[source] Box<serde_saphyr::Error>),
+    Yaml(#[source] yaml::Error),
     /// The result cannot be written.
     #[error("the result cannot be written")]
     Write(#[source] io::Error),
@@ -140,7 +141,7 @@ fn print(
         Format::Yaml => out.write_all(&yaml).map_err(Error::Write)?,
         Format::Json => {
             let object: serde_json::Value =
-                serde_saphyr::from_slice(&yaml).map_err(|error| Error::Yaml(Box::new(error)))?;
+                serde_saphyr::from_slice(&yaml).map_err(|error| Error::Yaml(error.into()))?;
             writeln!(out, "{object:#}").map_err(Error::Write)?;
         }
     }

@@ -55,7 +55,7 @@
 //! | [`simulate`] | days of requests on simulated engines: the product, its peers and a clairvoyant |
 //! | [`backtest`] | a workload's own history from Prometheus, replayed under each policy |
 //! | [`conformance`] | a client that plays KEDA against any external scaler |
-//! | [`args`], [`app`], [`clock`], [`duration`], [`files`], [`text`], [`telemetry`], [`health`], [`shutdown`] | flags, wiring, time, bounded files, lines of 80 columns, logs, signs of life, the end |
+//! | [`args`], [`app`], [`clock`], [`duration`], [`files`], [`text`], [`yaml`], [`telemetry`], [`health`], [`shutdown`] | flags, wiring, time, bounded files, lines of 80 columns, faults of YAML, logs, signs of life, the end |
 //!
 //! # Invariants
 //!
@@ -139,6 +139,7 @@ pub mod inventory;
 pub use loadgen::duration;
 pub use loadgen::files;
 pub use loadgen::text;
+pub use loadgen::yaml;
 
 /// KEDA's contract, generated from `proto/externalscaler.proto`.
 #[allow(

@@ -93,6 +93,12 @@ const PROCESS: &[Described] = &[
         help: "Reads and queries that failed, by cause",
     },
     Described {
+        name: "ghostscaler_unmatched_series",
+        kind: "gauge",
+        labels: &[],
+        help: "Engine series of Prometheus, in namespaces that are read, that name no known pod or endpoint",
+    },
+    Described {
         name: "ghostscaler_config_reloads_total",
         kind: "counter",
         labels: &["result"],
@@ -146,6 +152,7 @@ pub struct Metrics {
     decision: Histogram,
     scrape: Histogram,
     source_errors: Family<Kind, Counter>,
+    unmatched_series: Gauge,
     config_reloads: Family<Outcome, Counter>,
     decision_log_dropped: Counter,
     state_saves: Family<Outcome, Counter>,
@@ -178,6 +185,7 @@ impl Default for Metrics {
             // 1 ms to 16 s: a scrape takes a few milliseconds, its deadline is seconds.
             scrape: Histogram::new(exponential_buckets(1e-3, 2.0, 15)),
             source_errors: Family::default(),
+            unmatched_series: Gauge::default(),
             config_reloads: Family::default(),
             decision_log_dropped: Counter::default(),
             state_saves: Family::default(),
@@ -214,6 +222,17 @@ impl Metrics {
     /// One read of an engine, or one query, failed, also where none was tried.
     pub fn failed(&self, why: Why) {
         self.source_errors.get_or_create(&Kind { kind: why.label() }).inc();
+    }
+
+    /// This many engine series of Prometheus name no pod or endpoint of a workload.
+    pub fn unmatched_series(&self, count: usize) {
+        self.unmatched_series.set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// The same, as it was said last.
+    #[cfg(test)]
+    pub(crate) fn n_unmatched_series(&self) -> i64 {
+        self.unmatched_series.get()
     }
 
     /// A reload of the configuration was applied or refused.
@@ -280,6 +299,11 @@ impl Metrics {
         );
         let source_errors = self.source_errors.clone();
         families.register("source_errors", help("ghostscaler_source_errors_total"), source_errors);
+        families.register(
+            "unmatched_series",
+            help("ghostscaler_unmatched_series"),
+            self.unmatched_series.clone(),
+        );
         families.register(
             "config_reloads",
             help("ghostscaler_config_reloads_total"),

@@ -271,6 +271,21 @@ impl Registry {
         self.shared.specs.share(spec)
     }
 
+    /// The workloads that have triggers, or values of one that a call brought, which are refused:
+    /// ordered, each with the faults of all of them.
+    #[must_use]
+    pub fn refused(&self) -> Vec<(WorkloadKey, Vec<Faults>)> {
+        let index = self.shared.index.load();
+        let mut refused: Vec<_> = index
+            .iter()
+            .filter(|(_, slot)| slot.variants.lacks_some(&slot.workload))
+            .map(|(key, slot)| (key, slot.variants.refused(&slot.workload).refused))
+            .filter(|(_, faults)| !faults.is_empty())
+            .collect();
+        refused.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        refused
+    }
+
     /// Signals each change of the set of trackers.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<u64> {

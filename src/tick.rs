@@ -119,7 +119,10 @@ pub async fn run(parts: Arc<Parts>, pulse: Pulse, cancel: CancellationToken) {
                 stale = true;
             }
             () = parts.wakes.arrived() => nudge_woken(&parts, &mut running),
-            _ = idle.tick() => parts.registry.drop_idle(),
+            _ = idle.tick() => {
+                parts.registry.drop_idle();
+                parts.states.forget_gone(parts.clock.now());
+            }
             _ = told.tick() => crowd.turn(),
             () = sleep(BEAT) => {}
         }
@@ -205,8 +208,8 @@ fn supervise(
     for tracker in trackers.iter() {
         if !is_known(running, &tracker.key) {
             let nudge = Arc::new(Notify::new());
-            // Taken before the trigger that this one replaces is forgotten below.
-            let state = parts.states.of(tracker);
+            // Taken before that of the trigger that this one replaces is put away below.
+            let state = parts.states.of(tracker, parts.clock.now());
             let follow = Follow {
                 parts: Arc::clone(parts),
                 tracker: Arc::clone(tracker),
@@ -229,7 +232,7 @@ fn supervise(
         let stays = trackers.binary_search_by(|tracker| tracker.key.cmp(key)).is_ok();
         if !stays {
             running.task.abort();
-            parts.states.forget(key);
+            parts.states.put_away(key, parts.clock.now());
         }
         stays
     });
@@ -334,6 +337,10 @@ impl Follow {
             return Some(MIN_TICK_MS);
         }
         let tracker = Arc::clone(&self.tracker);
+        if tracker.is_retired() {
+            // Gone, and perhaps back already: then its name is another's, who gets a task.
+            return None;
+        }
         let key = &tracker.key.workload;
         let upstreams = parts.upstreams.load_full();
         let inventory = parts.registry.inventory();

@@ -26,7 +26,7 @@ use serde::Deserialize;
 pub use access::{Access, TokenFile};
 pub use error::Error;
 pub use serve::{END_TIMEOUT, HEADER_TIMEOUT, MAX_CONNECTION_AGE, MAX_CONNECTIONS, serve};
-pub use view::{Asked, Cluster, Hpa, Member, Page, Snapshot, VoteText, Workload};
+pub use view::{Asked, Cluster, Hpa, Member, Page, Refused, Snapshot, VoteText, Workload};
 pub use wake::{Wake, WakeRequests, WakeState, take_wake};
 
 use access::Intent;
@@ -168,7 +168,16 @@ fn page(api: &Api, namespace: Option<&str>, after: Option<&TrackerKey>, limit: u
         .map(|tracker| Workload::new(tracker, &tracker.published.load(), &inventory, now))
         .collect();
     let next = last.filter(|_| matching.next().is_some());
-    Page { workloads, next: next.map(|key| format!("{}/{}", key.workload, key.trigger_id())) }
+    // Between this page's first and the next one's: each is on one page, if not with a trigger.
+    let refused = api.registry.refused();
+    let refused = refused.iter().filter(|(key, _)| {
+        namespace.is_none_or(|namespace| *key.namespace == *namespace)
+            && after.is_none_or(|after| after.workload < *key)
+            && next.is_none_or(|next| *key <= next.workload)
+    });
+    let refused = refused.map(|(key, faults)| Refused::new(key, faults)).collect();
+    let next = next.map(|key| format!("{}/{}", key.workload, key.trigger_id()));
+    Page { workloads, next, refused }
 }
 
 /// The place in the list that a page's `next` names.

@@ -99,18 +99,19 @@ fn the_table_of_rules_has_each_rule_in_order() {
 #[test]
 fn the_table_of_configuration_keys_has_each_field() {
     let mut known = BTreeSet::new();
-    for (file, structure, prefix) in [
-        ("src/config.rs", "Raw", ""),
-        ("src/config.rs", "RawDcgm", "dcgm."),
-        ("src/config.rs", "RawWorkload", "workloads[]."),
-        ("src/source/config.rs", "PrometheusConfig", "prometheus[]."),
-        ("src/source/config.rs", "WakeSourceConfig", "wakeSources[]."),
+    for (functions, prefix) in [
+        (&["config"][..], ""),
+        (&["dcgm"], "dcgm."),
+        (&["workload"], "workloads[]."),
+        (&["prometheus", "matchers"], "prometheus[]."),
+        (&["wake_source", "matchers"], "wakeSources[]."),
     ] {
-        known.extend(keys(file, structure).iter().map(|key| format!("`{prefix}{key}`")));
+        let keys = functions.iter().flat_map(|function| keys(function));
+        known.extend(keys.map(|key| format!("`{prefix}{key}`")));
     }
     // These are tables of their own.
     for parent in ["`prometheus`", "`wakeSources`", "`dcgm`", "`workloads`"] {
-        assert!(known.remove(parent), "src/config.rs no longer has the key {parent}");
+        assert!(known.remove(parent), "src/config/read.rs no longer has the key {parent}");
     }
     check_set("Configuration file", &known);
 }
@@ -306,40 +307,22 @@ fn grpc_row(family: &str) -> [String; 4] {
     [format!("`{name}{total}`"), kind.to_owned(), labels.join(", "), help]
 }
 
-/// The keys that serde reads into a structure, as its fields in the source say.
-fn keys(file: &str, structure: &str) -> Vec<String> {
-    let text = read(file);
-    let (_, body) = text.split_once(&format!("struct {structure} {{\n")).unwrap();
+/// The keys that a function of `config/read.rs` takes from its entry.
+fn keys(function: &str) -> Vec<String> {
+    let text = read("src/config/read.rs");
+    let (_, body) = text.split_once(&format!("fn {function}(")).unwrap();
     let (body, _) = body.split_once("\n}").unwrap();
-    let mut keys = Vec::new();
-    let mut attribute = "";
-    for line in body.lines().map(str::trim) {
-        if line.starts_with("#[") {
-            attribute = line;
-        } else if let Some((name, _)) = line.trim_start_matches("pub ").split_once(": ")
-            && !line.starts_with("//")
-        {
-            let renamed =
-                attribute.split_once("rename = \"").and_then(|(_, to)| to.split('"').next());
-            if attribute != "#[serde(flatten)]" {
-                keys.push(renamed.map_or_else(|| camel_case(name), str::to_owned));
-            }
-            attribute = "";
-        }
-    }
-    assert!(!keys.is_empty(), "{file}: no fields of {structure}");
+    let body: String = body.split_whitespace().collect();
+    // `entry.text("key", …)` and `count(&mut entry, "key", …)`.
+    let ways = ["take(\"", "text(\"", "needed(\"", "list(\"", ",\""];
+    let taken = |call: &str| {
+        let rest = ways.iter().find_map(|way| call.strip_prefix(way))?;
+        rest.split('"').next().map(str::to_owned)
+    };
+    let calls = body.split("entry.").chain(body.split("&mutentry"));
+    let keys: Vec<String> = calls.filter_map(taken).collect();
+    assert!(!keys.is_empty(), "src/config/read.rs: no keys in {function}");
     keys
-}
-
-fn camel_case(name: &str) -> String {
-    let mut words = name.split('_');
-    let mut camel = words.next().unwrap_or_default().to_owned();
-    for word in words {
-        let (first, rest) = word.split_at(1);
-        camel.push_str(&first.to_ascii_uppercase());
-        camel.push_str(rest);
-    }
-    camel
 }
 
 /// Checks one line of a shell: the programs' own by their parsers, a script by its text.

@@ -20,11 +20,13 @@
 //! that demands certificates does is `f13_…` of `tests/grpc/operations.rs` and `pair_tls`; of F43, a whole
 //! operator that comes back is `pair_herd`.
 //!
-//! Of two a second half waits as well:
+//! Of some a second half waits as well:
 //!
 //! | id | half | waits for |
 //! |---|---|---|
+//! | F03 | `simulate` prints the sum of two dampers, as `doctor` does | a model of the user's HPA in `simulate` |
 //! | F38 | a report of ghosts that says "asleep, memory freed" of a sleeper | `fleet` |
+//! | F49 | with the behaviour that `doctor` advises the count stays | KEDA and a second trigger in `tests/cluster` |
 //! | F62 | power near idle as further evidence, a class of ghost of its own | `fleet` |
 
 #![expect(

@@ -1,5 +1,6 @@
 //! The Prometheus source against a real Prometheus that scrapes a real page.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::net::SocketAddr;
@@ -18,7 +19,7 @@ use ghostscaler::source::engines::{Batch, dcgm_series, engine_series};
 use ghostscaler::source::prometheus::PrometheusClient;
 use ghostscaler::source::scrape::{Options, Scraper};
 use ghostscaler::source::selector::{LabelName, NamespaceLabel, Namespaces};
-use ghostscaler::source::wake::{Subject, WakeMemory, WakeSource};
+use ghostscaler::source::wake::{Subject, WakeKind, WakeMemory, WakeSource};
 use ghostscaler::source::{Error, QueryFault};
 use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep};
@@ -140,11 +141,20 @@ async fn f115_a_namespace_without_series_never_gets_anothers() {
     }
 }
 
+fn wake_config(kind: WakeKind, query: &str) -> WakeSourceConfig {
+    WakeSourceConfig {
+        name: "gateway".to_owned(),
+        kind,
+        prometheus: Some("main".to_owned()),
+        query: Some(query.to_owned()),
+        url: None,
+        metric: None,
+        matchers: BTreeMap::new(),
+    }
+}
+
 fn wake_source(query: &str, client: &PrometheusClient, scraper: &Scraper) -> WakeSource {
-    let config: WakeSourceConfig = serde_json::from_value(serde_json::json!({
-        "name": "gateway", "kind": "gauge", "prometheus": "main", "query": query,
-    }))
-    .unwrap();
+    let config = wake_config(WakeKind::Gauge, query);
     WakeSource::new(&config, Some(client), scraper).unwrap()
 }
 
@@ -372,11 +382,8 @@ async fn the_first_request_that_a_gateway_ever_counts_is_an_arrival() {
     };
     let client = client(&prometheus.config());
     let scraper = Scraper::new(Options::default()).unwrap();
-    let config: WakeSourceConfig = serde_json::from_value(serde_json::json!({
-        "name": "gateway", "kind": "counter", "prometheus": "main",
-        "query": "requests_total{namespace=\"{namespace}\"} or 0 * up",
-    }))
-    .unwrap();
+    let query = "requests_total{namespace=\"{namespace}\"} or 0 * up";
+    let config = wake_config(WakeKind::Counter, query);
     let source = WakeSource::new(&config, Some(&client), &scraper).unwrap();
     let subject = Subject { namespace: "a", name: "llm", model: None };
     let started = Instant::now();

@@ -51,6 +51,21 @@ pub fn read_text(path: &Path, max_bytes: u64) -> io::Result<String> {
     text(read(path, max_bytes)?)
 }
 
+/// Reads a text of at most `max_bytes` that can be read again: not a pipe or a device, which may
+/// have nothing more to give.
+///
+/// # Errors
+///
+/// As [`read_text`], and when it is no regular file.
+pub fn read_regular_text(path: &Path, max_bytes: u64) -> io::Result<String> {
+    let file = open(path)?;
+    if !file.metadata()?.is_file() {
+        let what = "it is a pipe or a device: expected a regular file";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    }
+    text(bounded(file, max_bytes)?)
+}
+
 /// Checks that a result will have a place to go, before the work that it takes. What is in the file
 /// stays.
 ///
@@ -137,5 +152,11 @@ mod tests {
         let fifo = dir.path().join("fifo");
         assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
         assert_eq!(read_text(&fifo, 9).unwrap(), "");
+
+        let again = read_regular_text(&fifo, 9).unwrap_err().to_string();
+        assert_eq!(again, "it is a pipe or a device: expected a regular file");
+        let file = dir.path().join("file");
+        std::fs::write(&file, "text").unwrap();
+        assert_eq!(read_regular_text(&file, 9).unwrap(), "text");
     }
 }

@@ -120,3 +120,4 @@ pub mod spread;
 pub mod stdio;
 pub mod text;
 pub mod traces;
+pub mod yaml;

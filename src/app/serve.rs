@@ -17,8 +17,8 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use super::peers::{self, Peers, Seat};
 use super::reload;
-use super::replicas::{self, Replicas, Seat};
 use crate::args;
 use crate::clock::Clock;
 use crate::cluster;
@@ -61,16 +61,16 @@ pub(super) async fn serve(args: args::Serve) -> anyhow::Result<()> {
     let access = Access::new(args.api_token_file.clone());
     access.check_file()?;
     let (log, log_writer) = open_log(&args, &metrics)?;
-    let (seat, replicas) =
-        if is_in_cluster(&args) { replicas::seat(&args)? } else { (Seat::alone(), None) };
+    let (seat, peers) =
+        if is_in_cluster(&args) { peers::seat(&args)? } else { (Seat::alone(), None) };
     let parts = parts(&args, &config, state_dir.as_ref(), log, metrics, seat.lead.clone(), clock)?;
     let mut tasks = JoinSet::new();
     tasks.spawn(clock.keep_to_wall(stop.clone()));
-    let client = inventory(&args, &config, &parts, replicas.is_none(), &stop, &mut tasks).await?;
+    let client = inventory(&args, &config, &parts, peers.is_none(), &stop, &mut tasks).await?;
     let in_cluster = client.is_some();
     let ticks_ended = CancellationToken::new();
     let listeners = (grpc_listener, http_listener);
-    let seat = (seat, replicas.zip(client));
+    let seat = (seat, peers.zip(client));
     answer(&args, access, listeners, &parts, seat, (&stop, &ticks_ended), &mut tasks)?;
     if let Some(path) = args.config.clone() {
         let reloads = Reloads::listen().context("SIGHUP cannot be heard")?;
@@ -230,7 +230,7 @@ fn answer(
     access: Access,
     (grpc_listener, http_listener): (TcpListener, TcpListener),
     parts: &Arc<Parts>,
-    (seat, replicas): (Seat, Option<(Replicas, cluster::Client)>),
+    (seat, peers): (Seat, Option<(Peers, cluster::Client)>),
     (stop, ticks_ended): (&CancellationToken, &CancellationToken),
     tasks: &mut JoinSet<()>,
 ) -> anyhow::Result<()> {
@@ -264,7 +264,7 @@ fn answer(
     tasks.spawn(web::serve(http_listener, router, stop.clone()));
     let (ticks_end, ticks_ended) = (CancellationToken::new(), ticks_ended.clone().drop_guard());
     let pulse = health.pulse("tick");
-    match replicas {
+    match peers {
         None => {
             let ticks = tick::run(Arc::clone(parts), pulse, ticks_end.clone());
             tasks.spawn(async move {
@@ -272,12 +272,12 @@ fn answer(
                 drop(ticks_ended);
             });
         }
-        Some((replicas, client)) => {
-            let pair = replicas.pair(client, Arc::clone(parts), pulse)?;
+        Some((peers, client)) => {
+            let pair = peers.pair(client, Arc::clone(parts), pulse)?;
             let (leaving, answered) = (stop.clone(), ticks_end.clone());
             tasks.spawn(async move {
                 if let Err(error) = pair.run(leaving, answered).await {
-                    tracing::error!(error = %ErrorChain(&error), "the replicas' part has failed");
+                    tracing::error!(error = %ErrorChain(&error), "the peers' part has failed");
                 }
                 drop(ticks_ended);
             });
@@ -360,8 +360,9 @@ async fn save_states(dir: StateDir, parts: Arc<Parts>, stop: CancellationToken) 
 }
 
 fn save(dir: &StateDir, parts: &Parts) {
-    let states = parts.states.snapshot(&parts.registry.inventory());
-    let saved = dir.save(parts.clock.now(), states.iter().map(|(key, state)| (key, state)));
+    let now = parts.clock.now();
+    let states = parts.states.snapshot(&parts.registry.inventory(), now);
+    let saved = dir.save(now, states.iter().map(|(key, state)| (key, state)));
     parts.metrics.state_saved(saved.is_ok());
     if let Err(error) = saved {
         warn!(error = %ErrorChain(&error), "what was learned could not be saved");

@@ -127,8 +127,101 @@ fn whatever_a_file_holds_is_an_error_with_a_place_and_never_a_panic() {
 }
 
 #[test]
-fn an_unknown_top_level_key_is_a_fault() {
-    assert!(matches!(parse("workload: []"), Err(Error::Yaml(_))));
+fn every_key_that_is_wrong_is_told_with_every_value_that_is() {
+    let text = faults(
+        "
+foo: 1
+grpcAdress: x
+prometheus:
+- {name: p, urll: 'http://h', timeot: 5s, timeout: soon}
+- {name: q, url: 'ftp://h', timeout: 61s, matchers: {a-b: c, d: [e]}}
+- text
+wakeSources:
+- {name: g, kind: rate, url: h, metric: 1m}
+dcgm: {prometeus: p}
+workloads:
+- {namespace: a, name: one, max: -1, sloTtft: soon, replica: 2, endpoints: [{url: 'http://h'}, [x], 'ftp://x']}
+- {namespace: a, max: 2, max: 3, min: [1], sloTpot: 1, sloTpot: 2}
+- {namespace: a, name: three, endpoints: 'h:1'}
+",
+    );
+    let expected = [
+        "`foo`: expected a known key, nearest is ",
+        "`grpcAdress`: expected a known key, nearest is grpcAddress",
+        "`prometheus[0].url`: expected an http or https URL without credentials, which is missing",
+        "`prometheus[0].urll`: expected a known key, nearest is url",
+        "`prometheus[0].timeot`: expected a known key, nearest is timeout",
+        "`prometheus[0].timeout` is \"soon\": expected a duration from 100ms to 60s",
+        "`prometheus[1].url` is \"ftp://h\": expected an http or https URL",
+        "`prometheus[1].timeout` is \"1m1s\": expected a duration from 100ms to 60s",
+        "`prometheus[1].matchers.a-b`: expected a Prometheus label's name",
+        "`prometheus[1].matchers.d` is \"a list\": expected a label's value",
+        "`prometheus[2]` is \"text\": expected keys and values",
+        "`wakeSources[0].kind` is \"rate\": expected gauge or counter",
+        "`wakeSources[0].url` is \"h\": expected an http or https URL",
+        "`wakeSources[0].metric` is \"1m\": expected a metric's name",
+        "`dcgm.prometeus`: expected a known key, nearest is prometheus",
+        "`dcgm`: expected either `prometheus` or `endpoints`",
+        "`workloads[0].max` is \"-1\": expected a number from 1 to",
+        "`workloads[0].sloTtft` is \"soon\": expected duration",
+        "`workloads[0].replica`: expected a known key, nearest is replicas",
+        "`workloads[0].endpoints[0].pod`: expected a pod's name, which is missing",
+        "`workloads[0].endpoints[1]` is \"a list\": expected HOST:PORT, a URL, or",
+        "`workloads[0].endpoints[2]` is \"ftp://x\": expected HOST:PORT",
+        "`workloads[1].name`: expected a Kubernetes name: lower-case letters, digits, - and ., \
+         which is missing",
+        "`workloads[1].max`: expected it once",
+        "`workloads[1].min` is \"a list\": expected a number from 0 to",
+        "`workloads[1].sloTpot`: expected it once",
+        "`workloads[2].endpoints` is \"h:1\": expected a list",
+    ];
+    for part in expected {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+    assert_eq!(text.lines().count(), expected.len(), "each once:\n{text}");
+}
+
+#[test]
+fn a_name_that_looks_like_a_number_is_read_as_it_is_written() {
+    let config = parse(
+        "
+prometheus:
+- {name: &v 1.10, url: 'http://h', matchers: {version: 1.10, cluster: 007, on: yes, same: *v}}
+workloads:
+- {namespace: 0x1f, name: 1e3, targetInFlight: 12.50}
+",
+    )
+    .unwrap();
+    let matchers: Vec<_> = config.prometheus[0].matchers.values().map(String::as_str).collect();
+    assert_eq!(matchers, ["007", "yes", "1.10", "1.10"]);
+    assert_eq!(config.prometheus[0].name, "1.10");
+    let workload = &config.inventory.workloads[&WorkloadKey::new("0x1f", "1e3")];
+    assert_eq!(workload.triggers[0]["targetInFlight"], "12.50");
+}
+
+#[test]
+fn a_text_that_is_no_yaml_is_told_in_words_for_whoever_wrote_it() {
+    for text in ["workloads: [", "workloads: []\n---\nworkloads: []", "a: *b", "? [a]\n: b"] {
+        let Err(Error::Yaml(error)) = parse(text) else { panic!("{text}") };
+        let told = error.to_string();
+        assert!(!told.contains("Options") && !told.contains("from_"), "{text:?}: {told}");
+    }
+}
+
+#[test]
+fn a_file_says_whether_it_means_no_workloads() {
+    for (text, says) in [
+        ("", Says::Nothing),
+        ("# workloads: []\n", Says::Nothing),
+        ("---\n", Says::Nothing),
+        ("{}", Says::NoWorkloads),
+        ("grpcAddress: ':1'", Says::NoWorkloads),
+        ("workloads:\n", Says::NoWorkloads),
+        ("workloads: []", Says::Workloads),
+        ("workloads: [{namespace: a, name: b}]", Says::Workloads),
+    ] {
+        assert_eq!(parse(text).unwrap().says, says, "{text:?}");
+    }
 }
 
 #[test]
@@ -153,8 +246,8 @@ workloads: [{namespace: a, name: b, wakeSource: gatway}]
     for part in [
         "`dcgm.prometheus` is \"mian\": expected the name of an entry of `prometheus`, nearest \
          is main",
-        "`wakeSources other: prometheus` is \"maim\"",
-        "`workload a/b: wakeSource` is \"gatway\": expected the name of an entry of \
+        "`wakeSources[1].prometheus` is \"maim\"",
+        "`workloads[0].wakeSource` is \"gatway\": expected the name of an entry of \
          `wakeSources`, nearest is gateway",
     ] {
         assert!(text.contains(part), "{part:?} is not in\n{text}");

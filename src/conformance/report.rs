@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
+use super::Outcome;
 use super::checks::{Finding, Rule, Shortfall};
 use crate::text::wrapped;
 
@@ -63,8 +64,14 @@ impl Report {
         self.checks.push(Entry { id, title, result, why, detail });
     }
 
-    pub(super) fn all_passed(&self) -> bool {
-        self.summary.failed == 0
+    /// How the run ended; nothing where not one check could be made: that proves nothing.
+    pub(super) fn outcome(&self) -> Option<Outcome> {
+        let Summary { passed, failed, .. } = self.summary;
+        match (passed, failed) {
+            (0, 0) => None,
+            (_, 0) => Some(Outcome::Passed),
+            (_, _) => Some(Outcome::Failed),
+        }
     }
 
     /// The report as a table. `colours` are ANSI escapes, for a terminal.

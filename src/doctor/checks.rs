@@ -21,7 +21,7 @@ pub(super) use prometheus::load_names;
 pub(super) use start::seen_starts_ms;
 
 /// Every check, in the order in which findings are told.
-pub const CHECKS: [Check; 52] = [
+pub const CHECKS: [Check; 53] = [
     Check { id: "bad-metadata", look: triggers::bad_metadata },
     Check { id: "no-such-service", look: address::no_such_service },
     Check { id: "headless-service", look: address::headless_service },
@@ -70,6 +70,7 @@ pub const CHECKS: [Check; 52] = [
     Check { id: "prometheus-unreadable", look: prometheus::unreadable },
     Check { id: "no-engine-series", look: prometheus::no_engine_series },
     Check { id: "engine-series-renamed", look: prometheus::renamed },
+    Check { id: "engine-series-deprecated", look: prometheus::deprecated },
     Check { id: "engine-series-elsewhere", look: prometheus::elsewhere },
     Check { id: "other-model-name", look: prometheus::other_model },
     Check { id: "wake-query-unmatched", look: prometheus::wake_unmatched },

@@ -37,7 +37,7 @@ pub(super) fn read(paths: &[impl AsRef<Path>], default: &str) -> Result<Vec<Valu
         let bytes =
             read.map_err(|source| Error::File { flag: "file", path: path.to_owned(), source })?;
         let found: Vec<Value> = serde_saphyr::from_slice_multiple(&bytes)
-            .map_err(|source| Error::Yaml { path: path.to_owned(), source: Box::new(source) })?;
+            .map_err(|source| Error::Yaml { path: path.to_owned(), source: source.into() })?;
         for document in found {
             match document["kind"].as_str() {
                 Some("List") => documents.extend_from_slice(list(&document, "/items")),

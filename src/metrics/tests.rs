@@ -31,7 +31,9 @@ fn parse(page: &str) -> (BTreeMap<String, String>, Vec<Sample>) {
 
 /// A page with one workload decided, one not, and each process metric counted once.
 fn page(format: Format) -> String {
-    let registry = registry([workload("prod", "llm"), workload("prod", "new")]);
+    let mut wrong = workload("prod", "wrong");
+    wrong.triggers = vec![[("mode".to_owned(), "on".to_owned())].into()];
+    let registry = registry([workload("prod", "llm"), workload("prod", "new"), wrong]);
     let mut wanted = wanting(5);
     wanted.binding = Rule::Queue;
     wanted.health = Health::Ok;
@@ -59,6 +61,14 @@ fn page(format: Format) -> String {
 fn values(page: &str, name: &str) -> Vec<(String, f64)> {
     let samples = parse(page).1;
     samples.into_iter().filter(|s| s.0 == name).map(|(_, labels, value)| (labels, value)).collect()
+}
+
+#[test]
+fn a_trigger_that_is_refused_is_counted_and_one_that_is_right_is_not() {
+    assert_eq!(
+        values(&page(Format::Text), "ghostscaler_workload_refused_triggers"),
+        [(r#"namespace="prod",name="wrong""#.to_owned(), 1.0)]
+    );
 }
 
 #[test]

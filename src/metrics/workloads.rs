@@ -65,6 +65,10 @@ pub(super) const DESCRIBED: &[Described] = &[
         &["namespace", "name", "rpc", "caller"],
         "Time since KEDA last asked, by method and caller (poll or hpa)",
     ),
+    gauge(
+        "ghostscaler_workload_refused_triggers",
+        "Triggers, or values of one that KEDA brought, that are refused; absent where there are none",
+    ),
     described(
         "ghostscaler_engine_readings",
         &["state", "why"],
@@ -202,6 +206,12 @@ impl prometheus_client::collector::Collector for Collector {
                     }
                 }
             }
+        }
+        let mut metric = family(&mut encoder, "workload_refused_triggers", None)?;
+        for (key, faults) in self.registry.refused() {
+            let count = u32::try_from(faults.len()).unwrap_or(u32::MAX);
+            let labels = vec![("namespace", &*key.namespace), ("name", &*key.name)];
+            metric.encode_family(&labels)?.encode_gauge(&count)?;
         }
         readings(&mut encoder, &rows)
     }

@@ -172,7 +172,8 @@ impl Inner {
 
     async fn save(&mut self, shared: &Shared, over: Duration) -> Result<(), Error> {
         let parts = &shared.parts;
-        let states = parts.states.snapshot(&parts.registry.inventory());
-        self.shards.save(parts.clock.now(), &states, &parts.lead, over).await
+        let now = parts.clock.now();
+        let states = parts.states.snapshot(&parts.registry.inventory(), now);
+        self.shards.save(now, &states, &parts.lead, over).await
     }
 }

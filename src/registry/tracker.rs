@@ -239,6 +239,12 @@ impl Tracker {
         self.changed.notify_waiters();
     }
 
+    /// Whether it is no longer tracked; another of the same name may be.
+    #[must_use]
+    pub fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::Acquire)
+    }
+
     fn asked_cell(&self, rpc: Rpc, caller: Caller) -> &AtomicI64 {
         // In the order of `Rpc::ALL` and `Caller::ALL`, whose lengths are the array's.
         &self.asked_at[rpc as usize][caller as usize]
@@ -301,7 +307,7 @@ impl OpenStream {
     }
 
     fn is_over(&self) -> bool {
-        self.tracker.retired.load(Ordering::Acquire) && self.tracker.successor().is_none()
+        self.tracker.is_retired() && self.tracker.successor().is_none()
     }
 
     fn has_edge(&self) -> bool {

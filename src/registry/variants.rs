@@ -178,6 +178,12 @@ impl Variants {
         is_news
     }
 
+    /// Whether there is a trigger that is not tracked: found without reading any of them again.
+    pub(super) fn lacks_some(&self, workload: &Workload) -> bool {
+        let listed = self.list.load().iter().filter(|tracker| tracker.is_listed()).count();
+        listed < workload.triggers.len() || self.refused.load().is_some()
+    }
+
     /// What the inventory lists and is refused, and what calls have brought and was refused, each with
     /// its faults; and whether the inventory lists a trigger that only a call can complete.
     pub(super) fn refused(&self, workload: &Workload) -> Untracked {

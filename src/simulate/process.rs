@@ -13,6 +13,7 @@ use serde::Deserialize;
 use super::random::Random;
 use crate::duration;
 use crate::files::{self, MAX_DOCUMENT_BYTES};
+use crate::yaml;
 
 /// A process that makes requests.
 #[derive(Debug, Clone)]
@@ -276,7 +277,7 @@ pub enum Error {
         /// The preset or file.
         name: String,
         /// Where and why; an unknown field is named here.
-        source: Box<serde_saphyr::Error>,
+        source: yaml::Error,
     },
     /// A value makes no sense.
     #[error("process `{name}`, `{field}`: {why}")]

@@ -3,12 +3,9 @@
 //! Opens nothing: shape and values only. Addresses and credentials stand here and nowhere else.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::PathBuf;
 
 use reqwest::Url;
-use serde::Deserialize;
-use serde::de::{self, Deserializer, Visitor};
 
 use super::Error;
 use super::selector::LabelName;
@@ -18,11 +15,11 @@ use crate::duration;
 const FASTEST_TIMEOUT_MS: u64 = 100;
 const SLOWEST_TIMEOUT_MS: u64 = 60_000;
 /// A third of the tick on which Prometheus is read (15 s).
-const DEFAULT_TIMEOUT_MS: u64 = 5_000;
+pub(crate) const DEFAULT_TIMEOUT_MS: u64 = 5_000;
+pub(crate) const TIMEOUT_EXPECTED: &str = "a duration from 100ms to 60s";
 
 /// One Prometheus server, or whatever speaks its API.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PrometheusConfig {
     /// `name`: what the rest of the configuration calls it.
     pub name: String,
@@ -34,11 +31,9 @@ pub struct PrometheusConfig {
     /// system.
     pub ca_file: Option<PathBuf>,
     /// `timeout`: deadline of one query, from 100 ms to 60 s. Default 5 s. In milliseconds.
-    #[serde(rename = "timeout", default = "default_timeout_ms", deserialize_with = "millis")]
     pub timeout_ms: u64,
     /// `matchers`: label values that every engine and GPU series must have beside its namespace,
     /// such as a cluster's name. Default none.
-    #[serde(default)]
     pub matchers: BTreeMap<LabelName, String>,
 }
 
@@ -62,19 +57,24 @@ impl PrometheusConfig {
     ///
     /// The first [`Fault`].
     pub fn validate(&self) -> Result<(), Fault> {
-        check_url("url", &self.url)?;
+        self.faults().into_iter().next().map_or(Ok(()), Err)
+    }
+
+    /// Every wrong value.
+    #[must_use]
+    pub fn faults(&self) -> Vec<Fault> {
+        let mut faults = Vec::from_iter(check_url("url", &self.url).err());
         if !(FASTEST_TIMEOUT_MS..=SLOWEST_TIMEOUT_MS).contains(&self.timeout_ms) {
             let value = duration::format_millis(self.timeout_ms);
-            return Err(Fault::new("timeout", &value, "a duration from 100ms to 60s"));
+            faults.push(Fault::new("timeout", &value, TIMEOUT_EXPECTED));
         }
-        Ok(())
+        faults
     }
 }
 
 /// A place where demand can be seen while a workload has no replica: either a query to a
 /// configured Prometheus, or a metric on a gateway's own page.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WakeSourceConfig {
     /// `name`: what a trigger's `wakeSource` calls it.
     pub name: String,
@@ -93,18 +93,14 @@ pub struct WakeSourceConfig {
     /// `metric`: the name of the series on it; those that match are summed.
     pub metric: Option<String>,
     /// `matchers`: label values that the series must have, with the same placeholders as `query`.
-    #[serde(default)]
     pub matchers: BTreeMap<LabelName, String>,
 }
 
 impl WakeSourceConfig {
-    /// Checks the values.
-    ///
-    /// # Errors
-    ///
-    /// The first [`Fault`].
-    pub fn validate(&self) -> Result<(), Fault> {
-        self.plan().map(drop)
+    /// Every wrong value.
+    #[must_use]
+    pub fn faults(&self) -> Vec<Fault> {
+        self.plan().err().unwrap_or_default()
     }
 
     /// The Prometheus that it asks, if it asks one.
@@ -119,30 +115,43 @@ impl WakeSourceConfig {
     ///
     /// When a value is wrong, or the query names the model and the workload has none.
     pub fn query_of(&self, subject: &Subject<'_>) -> Result<Option<String>, Error> {
-        match self.plan()? {
+        match self.sound_plan()? {
             WakePlan::Query(template) => template.render(subject).map(Some),
             WakePlan::Page { .. } => Ok(None),
         }
     }
 
-    pub(super) fn plan(&self) -> Result<WakePlan, Fault> {
+    /// What it comes to, or the first fault.
+    pub(super) fn sound_plan(&self) -> Result<WakePlan, Fault> {
+        self.plan().map_err(|mut faults| faults.swap_remove(0))
+    }
+
+    /// What it comes to, or every fault of it: at least one.
+    fn plan(&self) -> Result<WakePlan, Vec<Fault>> {
         match (&self.prometheus, &self.query, &self.url, &self.metric) {
             (Some(_), Some(query), None, None) => {
-                if !self.matchers.is_empty() {
-                    return Err(Fault::new(
-                        "matchers",
-                        "",
-                        "none beside `query`, which has its own",
-                    ));
+                let template = Template::of_query(query)
+                    .map_err(|expected| Fault::new("query", query, expected));
+                let no_matchers = if self.matchers.is_empty() {
+                    Ok(())
+                } else {
+                    let expected = "none beside `query`, which has its own";
+                    Err(Fault::new("matchers", "", expected))
+                };
+                match (template, no_matchers) {
+                    (Ok(template), Ok(())) => Ok(WakePlan::Query(template)),
+                    (template, no_matchers) => {
+                        Err(template.err().into_iter().chain(no_matchers.err()).collect())
+                    }
                 }
-                Template::of_query(query)
-                    .map(WakePlan::Query)
-                    .map_err(|expected| Fault::new("query", query, expected))
             }
             (None, None, Some(url), Some(metric)) => {
-                check_url("url", url)?;
+                let mut faults = Vec::from_iter(check_url("url", url).err());
                 if !is_metric_name(metric) {
-                    return Err(Fault::new("metric", metric, "a metric's name"));
+                    faults.push(Fault::new("metric", metric, "a metric's name"));
+                }
+                if !faults.is_empty() {
+                    return Err(faults);
                 }
                 let matchers = self
                     .matchers
@@ -153,7 +162,8 @@ impl WakeSourceConfig {
             }
             _ => {
                 let expected = "either `prometheus` and `query`, or `url` and `metric`";
-                Err(Fault::new("prometheus", self.prometheus.as_deref().unwrap_or(""), expected))
+                let value = self.prometheus.as_deref().unwrap_or("");
+                Err(vec![Fault::new("prometheus", value, expected)])
             }
         }
     }
@@ -186,7 +196,7 @@ impl Fault {
     }
 }
 
-const URL_EXPECTED: &str = "an http or https URL without credentials";
+pub(crate) const URL_EXPECTED: &str = "an http or https URL without credentials";
 
 fn check_url(field: &str, text: &str) -> Result<(), Fault> {
     match parse_url(text) {
@@ -213,36 +223,6 @@ pub(crate) fn shown_url(text: &str) -> &str {
 fn is_metric_name(text: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b':';
     !text.is_empty() && text.bytes().all(plain) && !text.starts_with(|c: char| c.is_ascii_digit())
-}
-
-fn default_timeout_ms() -> u64 {
-    DEFAULT_TIMEOUT_MS
-}
-
-/// A duration as YAML has it: a bare number of seconds, or text with a unit.
-fn millis<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
-    struct Text;
-    impl Visitor<'_> for Text {
-        type Value = u64;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a duration such as 90, 90s, 5m or 1h")
-        }
-
-        fn visit_str<E: de::Error>(self, text: &str) -> Result<u64, E> {
-            duration::parse_millis(text)
-                .map_err(|_no_duration| E::invalid_value(de::Unexpected::Str(text), &self))
-        }
-
-        fn visit_u64<E: de::Error>(self, seconds: u64) -> Result<u64, E> {
-            self.visit_str(&seconds.to_string())
-        }
-
-        fn visit_f64<E: de::Error>(self, seconds: f64) -> Result<u64, E> {
-            self.visit_str(&seconds.to_string())
-        }
-    }
-    deserializer.deserialize_any(Text)
 }
 
 #[cfg(test)]

@@ -5,9 +5,6 @@
 
 use std::fmt;
 
-use serde::Deserialize;
-use serde::de::{self, Deserializer};
-
 use super::Error;
 
 /// Most namespaces of one query. With 20 pods in each and 40 series a pod, about 500 bytes each, an
@@ -88,15 +85,6 @@ impl LabelName {
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
-    }
-}
-
-impl<'de> Deserialize<'de> for LabelName {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<LabelName, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        LabelName::new(&text).ok_or_else(|| {
-            de::Error::invalid_value(de::Unexpected::Str(&text), &"a Prometheus label's name")
-        })
     }
 }
 

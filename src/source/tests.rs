@@ -6,7 +6,6 @@ use std::error::Error as _;
 use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,7 +15,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use super::Error;
@@ -124,33 +123,44 @@ impl Drop for Server {
 pub(crate) struct Flood {
     pub(crate) address: SocketAddr,
     ended: Arc<AtomicBool>,
+    n_blocks: Arc<AtomicUsize>,
 }
 
+/// Blocks of 64 KiB that a flood may get rid of: the longest answer that anybody reads, twice, which
+/// leaves room for what the kernel takes.
+pub(crate) const MAX_BLOCKS: usize = 1_024;
+
 impl Flood {
+    /// Blocks of 64 KiB that have been taken.
+    pub(crate) fn n_blocks(&self) -> usize {
+        self.n_blocks.load(Ordering::SeqCst)
+    }
+
     pub(crate) fn start(first: &'static str, then: &'static str) -> Flood {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let ended = Arc::new(AtomicBool::new(false));
+        let (ended, n_blocks) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let block = then.repeat(64 * 1024 / then.len());
         std::thread::spawn({
-            let ended = Arc::clone(&ended);
+            let (ended, n_blocks) = (Arc::clone(&ended), Arc::clone(&n_blocks));
             move || {
                 for mut stream in listener.incoming().map_while(Result::ok) {
                     if ended.load(Ordering::SeqCst) {
                         return;
                     }
-                    let block = block.clone();
+                    let (block, n_blocks) = (block.clone(), Arc::clone(&n_blocks));
                     std::thread::spawn(move || {
                         let _asked = stream.read(&mut [0; 16 * 1024]);
                         let mut written = stream.write_all(first.as_bytes());
                         while written.is_ok() {
                             written = stream.write_all(block.as_bytes());
+                            n_blocks.fetch_add(1, Ordering::SeqCst);
                         }
                     });
                 }
             }
         });
-        Flood { address, ended }
+        Flood { address, ended, n_blocks }
     }
 }
 
@@ -201,22 +211,6 @@ pub(crate) const FLOODS: [(&str, &str, Why); 8] = [
 
 const CHUNKED: &str =
     "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n";
-
-/// Does this, and gives the longest time for which nothing else could run beside it.
-pub(crate) async fn with_longest_pause<F: Future>(work: F) -> (F::Output, Duration) {
-    let (mut longest, mut last) = (Duration::ZERO, Instant::now());
-    let mut work = pin!(work);
-    loop {
-        tokio::select! {
-            biased;
-            output = &mut work => return (output, longest.max(last.elapsed())),
-            () = sleep(Duration::from_millis(1)) => {
-                longest = longest.max(last.elapsed());
-                last = Instant::now();
-            }
-        }
-    }
-}
 
 /// A 200 with this type and body.
 pub(crate) fn ok(content_type: &str, body: &str) -> Vec<u8> {

@@ -80,7 +80,7 @@ impl WakeSource {
         prometheus: Option<&PrometheusClient>,
         scraper: &Scraper,
     ) -> Result<WakeSource, Error> {
-        let place = match config.plan()? {
+        let place = match config.sound_plan()? {
             WakePlan::Query(query) => {
                 let client = prometheus.ok_or(Error::BadAddress)?.with_own_turns(MAX_CONCURRENT);
                 Place::Prometheus { client, query }

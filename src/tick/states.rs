@@ -9,10 +9,19 @@ use crate::decision::{Decision, Moment, Observation, Spec, State, decide};
 use crate::inventory::Inventory;
 use crate::registry::{Tracker, TrackerKey};
 
+/// How long the state of a trigger that is gone is kept. A file that was cut short, or an object that
+/// was deleted and made again, is mended within minutes; its count must not begin anew.
+const KEPT_MS: u64 = 600_000;
+
+/// Most states that are kept so: as many as the process is built for.
+const MAX_KEPT: usize = 10_000;
+
 /// All states, by trigger.
 #[derive(Debug, Default)]
 pub struct States {
     cells: Mutex<HashMap<TrackerKey, Arc<Cell>>>,
+    /// Those of triggers that are gone, and since when.
+    gone: Mutex<HashMap<TrackerKey, (Moment, Arc<Cell>)>>,
 }
 
 impl States {
@@ -23,7 +32,7 @@ impl States {
             .into_iter()
             .map(|(key, state)| (key, Arc::new(Cell(Mutex::new(state.restored())))))
             .collect();
-        States { cells: Mutex::new(cells) }
+        States { cells: Mutex::new(cells), gone: Mutex::default() }
     }
 
     /// A copy of a trigger's state, where it has one.
@@ -62,32 +71,55 @@ impl States {
         }
     }
 
-    /// The state of a trigger: its own, or what the trigger that it replaces has learned.
-    pub(super) fn of(&self, tracker: &Tracker) -> Arc<Cell> {
+    /// The state of a trigger: its own, or what the trigger that it replaces has learned, or what it
+    /// had learned before it was gone for a while, which was a gap as long as a restart's.
+    pub(super) fn of(&self, tracker: &Tracker, now: Moment) -> Arc<Cell> {
         let mut cells = lock(&self.cells);
+        let before = lock(&self.gone).remove(&tracker.key);
         if let Some(own) = cells.get(&tracker.key) {
             return Arc::clone(own);
         }
         let inherited = tracker.predecessor.as_deref().and_then(|key| cells.get(key));
-        let state = inherited.map(|cell| lock(&cell.0).clone()).unwrap_or_default();
+        let inherited = inherited.map(|cell| lock(&cell.0).clone());
+        let state = inherited.unwrap_or_else(|| match before {
+            Some((since, cell)) if is_kept(since, now) => lock(&cell.0).clone().restored(),
+            Some(_) | None => State::default(),
+        });
         let cell = Arc::new(Cell(Mutex::new(state)));
         cells.insert(tracker.key.clone(), Arc::clone(&cell));
         cell
     }
 
-    /// Drops the state of a trigger that is no longer tracked.
-    pub(super) fn forget(&self, key: &TrackerKey) {
-        lock(&self.cells).remove(key);
+    /// Puts away the state of a trigger that is no longer tracked.
+    pub(super) fn put_away(&self, key: &TrackerKey, now: Moment) {
+        if let Some(cell) = lock(&self.cells).remove(key) {
+            self.keep(key.clone(), cell, now);
+        }
     }
 
-    /// A copy of every state, to be saved. Forgets those of workloads that are no more.
+    fn keep(&self, key: TrackerKey, cell: Arc<Cell>, now: Moment) {
+        let mut gone = lock(&self.gone);
+        if gone.len() < MAX_KEPT {
+            gone.insert(key, (now, cell));
+        }
+    }
+
+    /// Forgets what nobody has come back for. To be called about once a minute.
+    pub(super) fn forget_gone(&self, now: Moment) {
+        lock(&self.gone).retain(|_, (since, _)| is_kept(*since, now));
+    }
+
+    /// A copy of every state, to be saved. Puts away those of workloads that are no more.
     #[must_use]
-    pub fn snapshot(&self, inventory: &Inventory) -> Vec<(TrackerKey, State)> {
+    pub fn snapshot(&self, inventory: &Inventory, now: Moment) -> Vec<(TrackerKey, State)> {
         let mut cells = lock(&self.cells);
-        cells.retain(|key, _| {
+        let is_gone = |key: &TrackerKey| {
             let key = &key.workload;
-            inventory.workloads.contains_key(key) || !inventory.knows(&key.namespace)
-        });
+            !inventory.workloads.contains_key(key) && inventory.knows(&key.namespace)
+        };
+        for (key, cell) in cells.extract_if(|key, _| is_gone(key)) {
+            self.keep(key, cell, now);
+        }
         cells.iter().map(|(key, cell)| (key.clone(), lock(&cell.0).clone())).collect()
     }
 }
@@ -118,6 +150,10 @@ impl Cell {
         *state = after;
         Decided { decision, before }
     }
+}
+
+fn is_kept(since: Moment, now: Moment) -> bool {
+    now.millis_since(since) < KEPT_MS
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -22,7 +22,8 @@ impl Stepped {
     /// The ticks of `tracker`, whose clock must be a stepped one.
     #[must_use]
     pub fn new(parts: Arc<Parts>, tracker: Arc<Tracker>) -> Stepped {
-        let (state, due) = (parts.states.of(&tracker), parts.clock.now());
+        let due = parts.clock.now();
+        let state = parts.states.of(&tracker, due);
         let (nudge, crowd) = (Arc::default(), Arc::default());
         let follow = Follow { parts, tracker, state, nudge, crowd, gpu_seen_at: None };
         Stepped { follow, engines: Engines::default(), due }

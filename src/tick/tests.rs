@@ -6,7 +6,7 @@ use tokio::net::TcpListener;
 use tokio::time::timeout;
 
 use super::*;
-use crate::decision::{Phase, Replicas};
+use crate::decision::{Observation, Phase, Replicas, Spec, State, decide};
 use crate::health::Health;
 use crate::inventory::{Counted, Endpoint, Inventory, Kubernetes, Member};
 use crate::registry::Limits;
@@ -135,4 +135,64 @@ fn a_tick_that_comes_late_does_not_move_the_next_one() {
     let all: std::collections::BTreeSet<_> =
         (0..1_000).map(|millis| grid.nearest(at(millis))).collect();
     assert_eq!(all.len(), 21, "a second's ticks wake the process twenty times, not a thousand");
+}
+
+/// An inventory of these.
+fn listing(workloads: &[&Workload]) -> Arc<Inventory> {
+    let listed = workloads.iter().map(|listed| (listed.key.clone(), Arc::new((*listed).clone())));
+    Arc::new(Inventory { synced: true, workloads: listed.collect(), ..Inventory::default() })
+}
+
+#[tokio::test]
+async fn a_workload_that_comes_back_goes_on_where_it_was() {
+    let parts = parts(workload(2, &[], None));
+    let key = parts.registry.trackers()[0].key.clone();
+    let replicas = workload(7, &[], None).replicas;
+    let observed = Observation { replicas, ..Observation::default() };
+    let (_, state) = decide(&Spec::default(), State::default(), &observed, parts.clock.now());
+    assert_eq!(state.want(), Some(7));
+    let is_back = |now| {
+        let back = Arc::clone(&parts.registry.trackers()[0]);
+        let _: Arc<Cell> = parts.states.of(&back, now);
+        parts.states.get(&back.key).and_then(|state| state.want())
+    };
+    for (away_ms, found) in [(0, Some(7)), (599_999, Some(7)), (600_000, None)] {
+        parts.states.put(key.clone(), state.clone());
+        let now = parts.clock.now();
+        parts.states.put_away(&key, now);
+        assert_eq!(parts.states.get(&key), None, "put away");
+        assert_eq!(is_back(now.plus_millis(away_ms)), found, "after {away_ms} ms");
+    }
+
+    // Saved while it is away: not in the file, and still there when it comes back.
+    parts.states.put(key.clone(), state);
+    let now = parts.clock.now();
+    assert!(parts.states.snapshot(&listing(&[]), now).is_empty());
+    assert_eq!(is_back(now), Some(7));
+
+    // Nobody came back.
+    parts.states.put_away(&key, now);
+    parts.states.forget_gone(now.plus_millis(600_000));
+    assert_eq!(is_back(now), None);
+}
+
+#[tokio::test]
+async fn one_that_is_gone_and_back_before_anybody_looks_is_followed_on() {
+    let llm = workload(2, &[], None);
+    let parts = parts(llm.clone());
+    let cancel = CancellationToken::new();
+    let pulse = Health::new(parts.clock).pulse("tick");
+    let ticks = tokio::spawn(run(Arc::clone(&parts), pulse, cancel.clone()));
+    let decided = async || {
+        while parts.registry.trackers()[0].published.load().version == 0 {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(SOON, decided()).await.unwrap();
+    // One thread: no task runs between these.
+    parts.registry.set_inventory(listing(&[]));
+    parts.registry.set_inventory(listing(&[&llm]));
+    timeout(SOON, decided()).await.expect("the new trigger is followed");
+    cancel.cancel();
+    ticks.await.unwrap();
 }

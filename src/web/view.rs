@@ -13,7 +13,7 @@ use crate::decision::{
     Answer, DEFAULT_TOLERANCE, Decision, Engine, HpaEffect, KeptSample, Mode, Moment, Phase,
     Reading, Reason, Rule, Spec, Why, hpa_effect,
 };
-use crate::inventory::{self, Counted, Inventory, Room, Start};
+use crate::inventory::{self, Counted, Inventory, Room, Start, WorkloadKey};
 use crate::registry::{Caller, Published, Rpc, Tracker, Untracked};
 use crate::trigger::{Faults, Remark};
 
@@ -25,6 +25,32 @@ pub struct Page {
     /// The `after` of the next page; absent on the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
+    /// The workloads of this page's part of the list that have triggers which are refused.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<Refused>,
+}
+
+/// A workload with triggers that are refused, so that they are in no other entry.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Refused {
+    /// The ScaledObject's namespace.
+    pub namespace: String,
+    /// The ScaledObject's name.
+    pub name: String,
+    /// What is wrong with each of them, with all its faults.
+    pub faults: Vec<String>,
+}
+
+impl Refused {
+    /// What is wrong with the triggers of one workload.
+    #[must_use]
+    pub fn new(key: &WorkloadKey, faults: &[Faults]) -> Refused {
+        Refused {
+            namespace: key.namespace.to_string(),
+            name: key.name.to_string(),
+            faults: faults.iter().map(whole).collect(),
+        }
+    }
 }
 
 /// A workload in short. `None` means not known, never zero.
@@ -336,9 +362,11 @@ impl Cluster {
 
 /// What is wrong with each trigger that is refused, without the limit that an event's text has.
 pub(super) fn refused(untracked: &Untracked) -> Vec<String> {
-    let whole =
-        |faults: &Faults| faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
     untracked.refused.iter().map(whole).collect()
+}
+
+fn whole(faults: &Faults) -> String {
+    faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
 fn vote_texts(decision: &Decision) -> impl Iterator<Item = VoteText> {

@@ -170,3 +170,16 @@ async fn a_server_that_accepts_and_says_nothing_does_not_hang_the_client() {
     assert!(matches!(&error, Error::Unreachable { .. }), "{error}");
     drop(listener);
 }
+
+#[tokio::test]
+async fn a_run_that_could_check_nothing_proves_nothing() {
+    let running = scaler::start(Kind::Count, Fault::None).await;
+    let mut args = args(running.address);
+    args.only = vec!["A11".to_owned(), "D1".to_owned()];
+    let (mut out, mut progress) = (Vec::new(), std::io::sink());
+    let error = conformance::run(&args, &mut out, &mut progress).await.unwrap_err();
+    assert!(matches!(error, Error::NothingChecked { .. }), "{error}");
+    assert!(error.to_string().contains("does default/llm exist, and has it data?"), "{error}");
+    let report: serde_json::Value = serde_json::from_slice(&out).unwrap();
+    assert_eq!(report["summary"]["not_checkable"], 2, "the report is printed all the same");
+}

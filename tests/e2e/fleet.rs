@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::engine::{Engine, load};
 use super::keda::{Role, trigger};
-use super::program::{Config, PATIENCE, Scaler};
+use super::program::{Config, Scaler};
 use crate::support::eventually;
 
 /// Serves this many workloads, each with one endpoint, until each has been read, and for `longer`.
@@ -49,7 +49,6 @@ async fn serve(count: usize, longer: Duration) {
     })
     .await;
     let read_after = started_at.elapsed();
-    assert!(read_after < 2 * PATIENCE);
     sleep(longer).await;
     println!(
         "{count} workloads: all read {read_after:?} after the start, RssAnon {} KiB {longer:?} later",

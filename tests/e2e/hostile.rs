@@ -62,22 +62,28 @@ async fn endpoints_that_send_for_ever_stall_neither_other_workloads_nor_the_prob
     let version = async || scaler.workload("a/well").await["version"].as_u64().unwrap();
     let (before, began) = (version().await, Instant::now());
     let mut slowest = Duration::ZERO;
-    while began.elapsed() < Duration::from_secs(12) {
+    // Two ticks of the one that is well, whatever the others do meanwhile.
+    while version().await < before + 2 {
         let asked = Instant::now();
-        assert_eq!(scaler.get("/livez").await.0, 200);
+        assert_eq!(timeout(PATIENCE, scaler.get("/livez")).await.unwrap().0, 200);
         slowest = slowest.max(asked.elapsed());
+        assert!(began.elapsed() < 2 * PATIENCE, "it decides no more");
         sleep(Duration::from_millis(50)).await;
     }
-    let decided = version().await - before;
-    println!("{} floods: slowest probe {slowest:?}, {decided} decisions in 12 s", FLOODS.len());
-    // One tick is 5 s; a probe of Kubernetes waits for 3 s.
-    assert!(decided >= 2, "{decided} decisions");
-    assert!(slowest < Duration::from_secs(2), "{slowest:?}");
+    let took = began.elapsed();
+    println!("{} floods: slowest probe {slowest:?}, two decisions in {took:?}", FLOODS.len());
     for n in 0..FLOODS.len() {
         let held = scaler.workload(&format!("a/flood-{n}")).await;
         assert_eq!((&held["want"], &held["health"]), (&2.into(), &"degraded".into()), "{held:#}");
     }
     scaler.stop().await;
+}
+
+/// Seconds of the processor that it takes, and within how many.
+async fn busy(scaler: &Scaler) -> (f64, f64) {
+    let (before, began) = (scaler.cpu_s(), Instant::now());
+    sleep(Duration::from_secs(2)).await;
+    (scaler.cpu_s() - before, began.elapsed().as_secs_f64())
 }
 
 /// Opens connections that say this and no more.
@@ -125,10 +131,8 @@ async fn idle_connections_without_number_shut_out_neither_keda_nor_the_probe() {
     let among = fastest().await;
     println!("a probe and two polls among {}: {among:?}, alone {alone:?}", idle.len());
     assert!(among < 50 * alone, "{among:?} among {}, {alone:?} alone", idle.len());
-    let busy = scaler.cpu_s();
-    sleep(Duration::from_secs(2)).await;
-    let busy = scaler.cpu_s() - busy;
-    assert!(busy < 1.0, "{busy} s of the processor within 2 s");
+    let (busy, of) = busy(&scaler).await;
+    assert!(busy < of / 2.0, "{busy} s of the processor within {of} s");
     drop(idle);
     scaler.stop().await;
 }
@@ -140,11 +144,9 @@ async fn without_descriptors_it_neither_spins_nor_ends_and_serves_again() {
     let keda = scaler.keda().await;
     assert_eq!(keda.poll("a/llm").await, (2, true));
     let idle = [idlers(scaler.grpc, 100, b""), idlers(scaler.http, 100, b"")];
-    let busy = scaler.cpu_s();
-    sleep(Duration::from_secs(2)).await;
-    let busy = scaler.cpu_s() - busy;
-    println!("out of descriptors: {busy} s of the processor within 2 s");
-    assert!(busy < 1.0, "{busy} s of the processor within 2 s");
+    let (busy, of) = busy(&scaler).await;
+    println!("out of descriptors: {busy} s of the processor within {of} s");
+    assert!(busy < of / 2.0, "{busy} s of the processor within {of} s");
     assert_eq!(keda.poll("a/llm").await, (2, true));
     drop(idle);
     assert_eq!(timeout(PATIENCE, scaler.get("/livez")).await.unwrap().0, 200);

@@ -1,5 +1,6 @@
 //! Engines that fail in every way a wire allows: the count is held, and KEDA waits for nobody.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -113,6 +114,9 @@ async fn whatever_an_engine_does_the_count_is_held_and_its_cause_is_told() {
         scaler.workload_when(name, "at its maximum", |snapshot| snapshot["want"] == 5).await;
     }
 
+    let n_polled = AtomicUsize::new(0);
+    let a_few = async || n_polled.fetch_add(1, Ordering::Relaxed) >= 20;
+    let mut before = polls(&keda, &names, a_few).await;
     for (engine, (_, manner, _)) in engines.iter().zip(&faults) {
         engine.set(manner.clone());
     }
@@ -142,12 +146,15 @@ async fn whatever_an_engine_does_the_count_is_held_and_its_cause_is_told() {
     let mut took = polls(&keda, &names, all_told).await;
     println!("all {} told after {:?}", names.len(), failed_at.elapsed());
     took.sort_unstable();
+    before.sort_unstable();
     let (median, longest) = (took[took.len() / 2], took[took.len() - 1]);
+    let usual = before[before.len() / 2];
     println!(
-        "GetMetrics in the outage: median {median:?}, longest {longest:?}, {} calls",
+        "GetMetrics in the outage: median {median:?}, longest {longest:?}, {} calls; before {usual:?}",
         took.len()
     );
-    assert!(median < Duration::from_millis(50), "an outage must not be seen in the answers' time");
+    // Both on one machine within a minute; who waits for an engine waits for seconds.
+    assert!(median < 50 * usual, "an outage must not be seen in the answers' time");
     assert_eq!(scaler.get("/livez").await.0, 200);
     assert_eq!(scaler.get("/readyz").await.0, 200);
 

@@ -1,6 +1,6 @@
 //! The configuration file while the program runs: changed, broken, mended.
 
-use super::engine::{Engine, Manner, queue};
+use super::engine::{Engine, Load, Manner, queue};
 use super::keda::{pushed, trigger};
 use super::program::{Config, Scaler};
 use crate::support::eventually;
@@ -111,5 +111,68 @@ async fn a_bad_new_file_is_refused_and_counted_and_the_old_one_stays() {
     config.replace(&good(5));
     scaler.workload_when("demo/llm", "at its new maximum", |llm| llm["want"] == 5).await;
     assert_eq!(reloads(&scaler, "applied").await, Some(1.0));
+    scaler.stop().await;
+}
+
+#[tokio::test]
+async fn an_emptied_file_is_refused_and_what_comes_back_goes_on_at_its_count() {
+    let engine = Engine::start().await;
+    engine.carry(queue());
+    let others = "- {namespace: demo, name: other, replicas: 1}\n";
+    let all = format!(
+        "workloads:\n{others}- {{namespace: demo, name: llm, max: 3, replicas: 1, \
+         endpoints: ['{}']}}\n",
+        engine.address
+    );
+    let config = Config::new(&all);
+    let scaler = Scaler::start(&config.path(), &[]).await;
+    let keda = scaler.keda().await;
+    scaler.workload_when("demo/llm", "at its maximum", |llm| llm["want"] == 3).await;
+
+    // Emptied by a full disk or a redirected command; a pipe in its place; the list gone from it.
+    let mut refused = 0.0;
+    let mut still_there = async |what: &str| {
+        scaler.signal("HUP");
+        refused += 1.0;
+        reloaded(&scaler, "refused", refused).await;
+        assert_eq!(keda.poll("demo/llm").await, (3, true), "{what}");
+    };
+    for emptied in ["", "# workloads\n", "workloads:\n", "prometheus: []\n"] {
+        config.replace(emptied);
+        still_there(emptied).await;
+    }
+    std::fs::remove_file(config.path()).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(config.path()).status().unwrap();
+    assert!(made.success());
+    still_there("a pipe without a writer").await;
+    std::fs::remove_file(config.path()).unwrap();
+    std::fs::create_dir(config.path()).unwrap();
+    still_there("a directory").await;
+    std::fs::remove_dir(config.path()).unwrap();
+    let told = scaler.logged("the old configuration stays");
+    for remedy in ["write `workloads: []`", "a pipe or a device", "it is a directory"] {
+        assert!(told.iter().any(|line| line.to_string().contains(remedy)), "{remedy}: {told:#?}");
+    }
+    assert_eq!(reloads(&scaler, "applied").await, Some(0.0));
+
+    // Cut short, and whole again: the queue has gone meanwhile, and the count has not.
+    config.replace(&format!("workloads:\n{others}"));
+    scaler.signal("HUP");
+    reloaded(&scaler, "applied", 1.0).await;
+    assert_eq!(scaler.get("/api/v1/workloads/demo/llm").await.0, 404);
+    engine.carry(Load::default());
+    config.replace(&all);
+    scaler.signal("HUP");
+    reloaded(&scaler, "applied", 2.0).await;
+    let decided = |llm: &serde_json::Value| llm["version"].as_u64() > Some(1);
+    let llm = scaler.workload_when("demo/llm", "decided again", decided).await;
+    assert_eq!(llm["want"], 3, "{llm:#}");
+    assert_eq!(keda.poll("demo/llm").await, (3, true));
+
+    // Meant.
+    config.replace("workloads: []\n");
+    scaler.signal("HUP");
+    reloaded(&scaler, "applied", 3.0).await;
+    assert_eq!(scaler.get("/api/v1/workloads/demo/llm").await.0, 404);
     scaler.stop().await;
 }

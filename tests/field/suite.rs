@@ -47,6 +47,7 @@ pub(crate) const ELSEWHERE: &[(&str, &str)] = &[
     ("src/doctor/tests/count.rs", "f40_an_hpa_without_the_external_metric_is_told"),
     ("src/doctor/tests/count.rs", "f42_another_owner_of_the_external_metrics_api_is_told"),
     ("src/doctor/tests/zero.rs", "f49_a_fallback_below_the_usual_count_is_told"),
+    ("loadgen/tests/run/elastic.rs", "f69_the_knee_is_the_highest_rate_that_is_answered"),
     ("src/doctor/tests/chain.rs", "f73_a_default_vllm_cuts_running_answers_and_is_told"),
     (
         "src/cluster/deletion/tests.rs",
@@ -78,8 +79,17 @@ pub(crate) const ELSEWHERE: &[(&str, &str)] = &[
 ];
 
 /// Second halves of cases whose first one stands above or is told as data.
-pub(crate) const HALVES: [(&str, &str); 10] = [
+pub(crate) const HALVES: [(&str, &str); 13] = [
     ("src/cluster/deletion/tests.rs", "f73_a_pod_whose_load_is_not_known_is_none_of_the_idle"),
+    (
+        "src/doctor/tests/series.rs",
+        "f18_a_name_that_is_deprecated_is_told_where_the_new_one_is_missing",
+    ),
+    ("src/source/scrape/tests.rs", "f28_a_long_deadline_is_no_back_off"),
+    (
+        "src/source/scrape/tests.rs",
+        "f45_a_hundred_targets_that_refuse_again_and_again_hold_few_sockets",
+    ),
     ("src/doctor/tests/chain.rs", "f77_nodes_that_are_taken_away_under_busy_engines_are_told"),
     (
         "src/cluster/events/told.rs",
@@ -101,8 +111,7 @@ pub(crate) const HALVES: [(&str, &str); 10] = [
 ];
 
 /// Cases that cannot be decided yet, and what they wait for.
-pub(crate) const WAITING: [(&str, &str); 4] = [
-    ("f69_a_sweep_finds_the_knee", "the load generator's sweep"),
+pub(crate) const WAITING: [(&str, &str); 3] = [
     ("f72_a_batch_counts_against_its_deadline", "a signal that tells classes of requests apart"),
     ("f98_a_cluster_that_is_silent_is_stale_and_not_empty", "a view over several clusters"),
     ("f100_services_on_one_base_are_told_to_merge", "fleet"),

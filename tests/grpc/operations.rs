@@ -187,8 +187,10 @@ async fn f7_who_is_connected_is_sent_away_when_readiness_is_lost_and_never_befor
     still_there(&mut stream).await;
     scaler.readiness.set(true);
     still_there(&mut stream).await;
+    let health_of = scaler.channel().await;
     scaler.readiness.set(false);
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    let told = async { while health(&health_of, "").await != ServingStatus::NotServing as i32 {} };
+    soon(told).await;
     scaler.readiness.set(true);
     still_there(&mut stream).await;
 

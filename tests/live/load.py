@@ -14,14 +14,20 @@ class Load:
         self.in_flight, self.done, self.failed = {}, 0, 0
         self.lock = threading.Lock()
         self.generation = 0
+        self.on = False
 
     def start(self, concurrency, max_tokens):
         self.generation += 1
+        self.on = True
         for _ in range(concurrency):
             threading.Thread(target=self.loop, args=(self.generation, max_tokens), daemon=True).start()
 
     def stop(self):
         self.generation += 1
+        self.on = False
+
+    def is_on(self):
+        return self.on
 
     def loop(self, generation, max_tokens):
         while self.generation == generation:

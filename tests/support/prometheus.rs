@@ -154,7 +154,7 @@ impl Drop for Prometheus {
 
 /// A configuration for this URL with the defaults.
 pub(crate) fn config(url: &str) -> PrometheusConfig {
-    serde_json::from_value(serde_json::json!({ "name": "main", "url": url })).unwrap()
+    PrometheusConfig { name: "main".to_owned(), ..PrometheusConfig::at(url) }
 }
 
 /// A test certificate or key.

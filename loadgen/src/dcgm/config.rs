@@ -13,6 +13,7 @@ use serde::de::{Deserializer, Visitor};
 use crate::duration;
 use crate::engine::{Faults, Time};
 use crate::files::{self, MAX_DOCUMENT_BYTES};
+use crate::yaml;
 
 /// A fleet of nodes, each with an exporter of its own.
 #[derive(Debug, Clone, Deserialize, PartialEq)]
@@ -364,7 +365,7 @@ pub enum Error {
         /// The file.
         origin: String,
         /// Where and why; an unknown field is named here.
-        source: Box<serde_saphyr::Error>,
+        source: yaml::Error,
     },
     /// Some values make no fleet.
     #[error("fleet `{origin}`: {faults}")]

@@ -14,6 +14,7 @@ pub use check::{Fault, Faults};
 use crate::engine::step_time::{Curve, StepTime};
 use crate::engine::time::ps_from_secs;
 use crate::files::{self, MAX_DOCUMENT_BYTES};
+use crate::yaml;
 
 /// A served model on its GPUs.
 #[derive(Debug, Clone, Deserialize, PartialEq)]
@@ -260,7 +261,7 @@ pub enum Error {
         /// The preset or file.
         origin: String,
         /// Where and why; an unknown field is named here.
-        source: Box<serde_saphyr::Error>,
+        source: yaml::Error,
     },
     /// Some values make no engine.
     #[error("profile `{origin}`: {faults}")]

@@ -169,7 +169,7 @@ fn the_target_with_the_fewest_open_requests_gets_the_next() {
 /// Takes a hundred requests of a step and refuses the rest. A step is known by its connection: each
 /// has one of its own. So a step of a second holds up to 101/s: one of 101 may fail.
 #[test]
-fn the_knee_is_the_highest_rate_that_is_answered() {
+fn f69_the_knee_is_the_highest_rate_that_is_answered() {
     let step: Mutex<(u64, u32)> = Mutex::default();
     let server = Server::start(move |asked| {
         let mut step = step.lock().unwrap();

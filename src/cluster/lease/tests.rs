@@ -1,5 +1,6 @@
 //! The election against an API server on a real socket.
 
+use k8s_openapi::jiff::SignedDuration;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
@@ -25,8 +26,12 @@ impl Drop for Running {
 impl Running {
     /// Twenty times faster than in a cluster, but for the lease's duration, which is in whole seconds.
     fn start(store: &Store, identity: &str) -> Running {
+        Running::start_for(store, identity, Duration::from_secs(1))
+    }
+
+    fn start_for(store: &Store, identity: &str, duration: Duration) -> Running {
         let options = Options {
-            duration: Duration::from_secs(1),
+            duration,
             renew_within: Duration::from_millis(600),
             interval: Duration::from_millis(100),
             ..Options::new("gs", "ghostscaler", identity)
@@ -60,6 +65,10 @@ impl Running {
     }
 }
 
+fn moment(store: &Store, key: &str) -> Timestamp {
+    store.get(PATH).unwrap()["spec"][key].as_str().unwrap().parse().unwrap()
+}
+
 fn holder(store: &Store) -> Value {
     store.get(PATH).map_or(Value::Null, |lease| lease["spec"]["holderIdentity"].clone())
 }
@@ -67,18 +76,18 @@ fn holder(store: &Store) -> Value {
 #[tokio::test]
 async fn one_leads_the_other_follows_and_takes_over_at_once_when_it_is_given_up() {
     let store = Store::start().await;
-    let mut first = Running::start(&store, "a");
+    // Nobody has the patience to wait for the end of that.
+    let long = Duration::from_secs(3_600);
+    let mut first = Running::start_for(&store, "a", long);
     first.until_leading().await;
     let lease = store.get(PATH).unwrap();
-    assert_eq!(lease["spec"]["leaseDurationSeconds"], 1);
+    assert_eq!(lease["spec"]["leaseDurationSeconds"], 3_600);
     assert_eq!(lease["spec"]["leaseTransitions"], 1);
 
-    let mut second = Running::start(&store, "b");
+    let mut second = Running::start_for(&store, "b", long);
     second.until_following("a").await;
-    let given_up_at = Instant::now();
     first.resign.asked.cancel();
     second.until_leading().await;
-    assert!(given_up_at.elapsed() < Duration::from_secs(1), "it does not wait for the lease");
     first.until_following("b").await;
     assert_eq!(holder(&store), "b");
     assert_eq!(store.get(PATH).unwrap()["spec"]["leaseTransitions"], 3);
@@ -92,12 +101,10 @@ async fn a_dead_leader_is_followed_after_the_lease_and_never_before() {
     let mut second = Running::start(&store, "b");
     second.until_following("a").await;
     first.task.abort();
-    let last = store.get(PATH).unwrap()["spec"]["renewTime"].clone();
-    let died_at = Instant::now();
+    let last = moment(&store, "renewTime");
     second.until_leading().await;
-    let took = died_at.elapsed();
-    assert!(took >= Duration::from_millis(800), "{took:?} after its last renewal at {last}");
-    assert!(took < Duration::from_secs(5), "{took:?}");
+    let taken = moment(&store, "acquireTime");
+    assert!(taken.duration_since(last) >= SignedDuration::from_secs(1), "{last} to {taken}");
 }
 
 #[tokio::test]
@@ -125,17 +132,32 @@ async fn who_cannot_renew_stops_deciding_before_another_may_begin() {
     let store = Store::start().await;
     let mut leader = Running::start(&store, "a");
     leader.until_leading().await;
+    // Whoever watches may take the lease a second after the last renewal.
+    let until = loop {
+        let renewed = moment(&store, "renewTime");
+        let standing = leader.standing.borrow().clone();
+        let (now, here) = (Timestamp::now(), Instant::now());
+        if let Standing::Leading { until } = standing
+            && moment(&store, "renewTime") == renewed
+        {
+            let left = until.saturating_duration_since(here);
+            let others = renewed + SignedDuration::from_secs(1);
+            assert!(
+                now + left < others,
+                "decides for {left:?} from {now} on, lease until {others}"
+            );
+            break until;
+        }
+        sleep(Duration::from_millis(1)).await;
+    };
     store.fail(Some(500));
-    let cut_at = Instant::now();
     leader.until(|standing| *standing == Standing::Following { leader: None }).await;
-    assert!(cut_at.elapsed() < Duration::from_millis(950), "{:?}", cut_at.elapsed());
+    assert!(Instant::now() >= until, "nor does it give up what it has");
     store.fail(None);
     leader.until_leading().await;
     // A server that hangs is as good as none.
     store.delay(Duration::from_secs(30));
-    let hung_at = Instant::now();
     leader.until(|standing| *standing == Standing::Following { leader: None }).await;
-    assert!(hung_at.elapsed() < Duration::from_millis(950), "{:?}", hung_at.elapsed());
 }
 
 #[tokio::test]
@@ -257,6 +279,5 @@ async fn how_long_a_lease_lasts_is_not_said_by_who_writes_it() {
         leader.until_leading().await;
         let took = stolen_at.elapsed();
         assert!(took >= Duration::from_millis(at_least_ms), "{seconds} s: {took:?}");
-        assert!(took < Duration::from_secs(10), "{seconds} s: {took:?}");
     }
 }

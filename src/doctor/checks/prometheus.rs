@@ -16,6 +16,16 @@ use crate::trigger::{SourceKind, nearest};
 
 /// What nearly every fleet has, for a hint.
 const USUAL: &str = "vllm:num_requests_running";
+/// vLLM's old name of its KV usage, in each spelling of it, and the end of the new one.
+const RENAMED: ([&str; 4], &str) = (
+    [
+        "vllm:gpu_cache_usage_perc",
+        "vllm_gpu_cache_usage_perc",
+        "ray_vllm:gpu_cache_usage_perc",
+        "ray_vllm_gpu_cache_usage_perc",
+    ],
+    "kv_cache_usage_perc",
+);
 /// How a scrape of pods writes their namespace.
 const RELABEL: &str = "relabel_configs: [{source_labels: [__meta_kubernetes_namespace], \
                        target_label: namespace}]";
@@ -157,6 +167,24 @@ pub(super) fn renamed(facts: &Facts) -> Result<Option<Finding>, Missing> {
             "keep the engine's own names: take out the metricRelabelings or the recording rule that \
              makes {near}; or take source out of the trigger: the scaler then reads the pods themselves"
         )),
+    }))
+}
+
+pub(super) fn deprecated(facts: &Facts) -> Result<Option<Finding>, Missing> {
+    let Some(said) = read_from(facts)? else { return Ok(None) };
+    let own = || within(said, namespace(&facts.object)).filter_map(metric);
+    let old = own().find(|name| RENAMED.0.contains(name));
+    let Some(old) = old.filter(|_| !own().any(|name| name.ends_with(RENAMED.1))) else {
+        return Ok(None);
+    };
+    Ok(Some(Finding {
+        id: "engine-series-deprecated",
+        what: format!("the engines tell their KV usage as {old} only"),
+        why: "vLLM calls it kv_cache_usage_perc since 0.9.2, and has the old name no longer since \
+              0.12. The scaler reads either, dashboards and alerts mostly one",
+        fix: Fix::words(
+            "update vLLM to 0.9.2 or later; until then let dashboards and alerts ask for both names",
+        ),
     }))
 }
 

@@ -106,6 +106,25 @@ fn f18_series_under_another_name_are_told_with_the_nearest() {
 }
 
 #[test]
+fn f18_a_name_that_is_deprecated_is_told_where_the_new_one_is_missing() {
+    let named =
+        |name: &str| labels(&[("__name__", name), ("namespace", "team-a"), ("model_name", "m1")]);
+    let deprecated = named("vllm:gpu_cache_usage_perc");
+    let with = |more: [_; 2]| {
+        with_said(Said { engines: engine().into_iter().chain(more).collect(), ..said() })
+    };
+    let running = named("vllm:num_requests_running");
+    let finding = super::only("engine-series-deprecated", &with([running, deprecated.clone()]));
+    says(&finding, &["vllm:gpu_cache_usage_perc only"]);
+    assert!(finding.why.contains("kv_cache_usage_perc since 0.9.2"), "{finding:?}");
+    in_order(&with([deprecated.clone(), named("vllm:kv_cache_usage_perc")]));
+    // Another namespace's, and other engines' own name of it.
+    let mut elsewhere = deprecated;
+    elsewhere.insert("namespace".to_owned(), "team-b".to_owned());
+    in_order(&with([elsewhere, named("lmdeploy:gpu_cache_usage_perc")]));
+}
+
+#[test]
 fn f16_series_of_another_namespace_are_told_with_the_nearest() {
     for (given, seen) in [
         (&[("namespace", "team-a-prod")][..], "nearest is namespace=\"team-a-prod\""),

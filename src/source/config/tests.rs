@@ -1,19 +1,18 @@
 //! Configurations as people write them.
 
 use super::*;
+use crate::config;
 
 fn prometheus(yaml: &str) -> Result<PrometheusConfig, String> {
-    let config: PrometheusConfig =
-        serde_saphyr::from_str(yaml).map_err(|error| error.to_string())?;
-    config.validate().map_err(|fault| fault.to_string())?;
-    Ok(config)
+    let config = config::parse(&format!("prometheus: [{yaml}]")).map_err(|error| error.to_string());
+    Ok(config?.prometheus.remove(0))
 }
 
 fn wake(yaml: &str) -> Result<WakeSourceConfig, String> {
-    let config: WakeSourceConfig =
-        serde_saphyr::from_str(yaml).map_err(|error| error.to_string())?;
-    config.validate().map_err(|fault| fault.to_string())?;
-    Ok(config)
+    let main = "{name: main, url: 'http://p'}";
+    let config = config::parse(&format!("prometheus: [{main}]\nwakeSources: [{yaml}]"));
+    let (_, source) = config.map_err(|error| error.to_string())?.wake_sources.pop_first().unwrap();
+    Ok(source)
 }
 
 #[test]
@@ -44,17 +43,26 @@ fn every_key_is_read() {
 #[test]
 fn wrong_values_name_the_key_the_value_and_what_was_expected() {
     for (yaml, expected) in [
-        ("{name: m, url: 'ftp://p'}", "`url` is \"ftp://p\": expected an http or https URL"),
-        ("{name: m, url: p}", "`url` is \"p\": expected"),
+        (
+            "{name: m, url: 'ftp://p'}",
+            "`prometheus[0].url` is \"ftp://p\": expected an http or https URL",
+        ),
+        ("{name: m, url: p}", "`prometheus[0].url` is \"p\": expected"),
         (
             "{name: m, url: 'http://p', timeout: 61s}",
-            "`timeout` is \"1m1s\": expected a duration from 100ms to 60s",
+            "`prometheus[0].timeout` is \"1m1s\": expected a duration from 100ms to 60s",
         ),
-        ("{name: m, url: 'http://p', timeout: 0}", "`timeout` is \"0s\""),
-        ("{name: m, url: 'http://p', timeout: soon}", "duration such as 90"),
-        ("{name: m, url: 'http://p', token: x}", "token"),
-        ("{name: m, url: 'http://p', matchers: {a-b: c}}", "label's name"),
-        ("{url: 'http://p'}", "name"),
+        ("{name: m, url: 'http://p', timeout: 0}", "`prometheus[0].timeout` is \"0s\""),
+        (
+            "{name: m, url: 'http://p', timeout: soon}",
+            "`prometheus[0].timeout` is \"soon\": expected a duration from",
+        ),
+        ("{name: m, url: 'http://p', token: x}", "`prometheus[0].token`: expected a known key"),
+        (
+            "{name: m, url: 'http://p', matchers: {a-b: c}}",
+            "`prometheus[0].matchers.a-b`: expected a Prometheus label's name",
+        ),
+        ("{url: 'http://p'}", "`prometheus[0].name`: expected a name, which is missing"),
     ] {
         let error = prometheus(yaml).unwrap_err();
         assert!(error.contains(expected), "{yaml}: {error}");
@@ -85,20 +93,26 @@ fn a_wake_source_is_a_query_or_a_page() {
 fn a_wake_source_that_cannot_work_is_refused() {
     for (yaml, expected) in [
         ("{name: g, kind: gauge}", "expected either `prometheus` and `query`, or `url` and"),
-        ("{name: g, kind: gauge, prometheus: m}", "expected either"),
-        ("{name: g, kind: gauge, prometheus: m, query: q, url: 'http://h'}", "expected either"),
+        ("{name: g, kind: gauge, prometheus: main}", "expected either"),
+        ("{name: g, kind: gauge, prometheus: main, query: q, url: 'http://h'}", "expected either"),
         ("{name: g, kind: gauge, url: 'http://h'}", "expected either"),
-        ("{name: g, kind: rate, url: 'http://h', metric: m}", "rate"),
-        ("{name: g, kind: gauge, url: h, metric: m}", "`url` is \"h\""),
-        ("{name: g, kind: gauge, url: 'http://h', metric: 'sum(m)'}", "`metric` is \"sum(m)\""),
-        ("{name: g, kind: gauge, url: 'http://h', metric: 1m}", "`metric` is \"1m\""),
         (
-            "{name: g, kind: gauge, prometheus: m, query: 'q{namespace}'}",
-            "`query` is \"q{namespace}\": expected placeholders inside quoted matcher values only",
+            "{name: g, kind: rate, url: 'http://h', metric: m}",
+            ".kind` is \"rate\": expected gauge or counter",
+        ),
+        ("{name: g, kind: gauge, url: h, metric: m}", "wakeSources[0].url` is \"h\""),
+        (
+            "{name: g, kind: gauge, url: 'http://h', metric: 'sum(m)'}",
+            "wakeSources[0].metric` is \"sum(m)\"",
+        ),
+        ("{name: g, kind: gauge, url: 'http://h', metric: 1m}", "wakeSources[0].metric` is \"1m\""),
+        (
+            "{name: g, kind: gauge, prometheus: main, query: 'q{namespace}'}",
+            "wakeSources[0].query` is \"q{namespace}\": expected placeholders inside quoted matcher values only",
         ),
         (
-            "{name: g, kind: gauge, prometheus: m, query: q, matchers: {a: b}}",
-            "`matchers` is \"\": expected none beside `query`",
+            "{name: g, kind: gauge, prometheus: main, query: q, matchers: {a: b}}",
+            "wakeSources[0].matchers`: expected none beside `query`",
         ),
     ] {
         let error = wake(yaml).unwrap_err();

@@ -9,8 +9,8 @@ use tokio::net::TcpListener;
 use super::*;
 use crate::decision::Why;
 use crate::source::tests::{
-    Act, BlackHole, FLOODS, Flood, Server, answer, everything_said, ok, tls_file, tls_server,
-    with_longest_pause,
+    Act, BlackHole, FLOODS, Flood, MAX_BLOCKS, Server, answer, everything_said, ok, tls_file,
+    tls_server,
 };
 
 const PAGE: &str = "vllm:num_requests_waiting{engine=\"0\"} 3.0\n";
@@ -137,10 +137,10 @@ async fn slow_answers_of_every_kind_end_at_the_deadline() {
         Act::Endless(head, b"x: y\r\n".to_vec(), pause),
         Act::Endless(body, b"#".to_vec(), pause),
     ] {
-        let started = Instant::now();
-        let error = read_from(act.clone()).await.unwrap_err();
+        let hangs = Duration::from_secs(60);
+        let read = tokio::time::timeout(hangs, read_from(act.clone())).await.expect("it ends");
+        let error = read.unwrap_err();
         assert!(matches!(error, Error::Timeout { deadline_ms: 2_000 }), "{act:?}: {error:?}");
-        assert!(started.elapsed() < Duration::from_secs(10), "{act:?}");
     }
 }
 
@@ -161,14 +161,14 @@ async fn a_body_over_the_limit_is_refused_whether_announced_or_not() {
 }
 
 #[tokio::test]
-async fn what_is_sent_for_ever_is_given_up_and_leaves_the_thread_to_others() {
+async fn what_is_sent_for_ever_is_given_up_after_little_of_it() {
     for (first, then, why) in FLOODS {
         let flood = Flood::start(first, then);
         let url = format!("http://{}/metrics", flood.address);
         let scraper = Scraper::new(options()).unwrap();
-        let (read, pause) = with_longest_pause(read(&scraper, &url)).await;
+        let read = read(&scraper, &url).await;
         assert_eq!(read.unwrap_err().why(), why, "{first:?} {then:?}");
-        assert!(pause < Duration::from_millis(500), "{first:?} {then:?}: {pause:?}");
+        assert!(flood.n_blocks() <= MAX_BLOCKS, "{first:?} {then:?}: {}", flood.n_blocks());
     }
 }
 
@@ -319,6 +319,50 @@ async fn f45_a_target_that_keeps_failing_holds_no_sockets() {
         // One idle connection may stay with the pool.
         server.open_falls_to(1).await;
     }
+}
+
+/// Sockets of this machine that lead to an address of 127.0.45.0/24, in whatever state.
+fn sockets_to_refusing() -> usize {
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let remote = |line: &str| line.split_whitespace().nth(2).map(str::to_owned);
+    table.lines().filter_map(remote).filter(|remote| remote.contains("2D007F:")).count()
+}
+
+#[tokio::test]
+async fn f45_a_hundred_targets_that_refuse_again_and_again_hold_few_sockets() {
+    let scraper = Scraper::new(options()).unwrap();
+    // Nobody listens there: an address of loopback that nothing else uses.
+    let urls: Vec<String> = (1..=100).map(|n| format!("http://127.0.45.{n}:9/metrics")).collect();
+    let mut most = 0;
+    for _ in 0..24 {
+        let refused = join_all(urls.iter().map(|url| read(&scraper, url))).await;
+        assert!(refused.iter().all(|read| matches!(read, Err(Error::Refused))), "{refused:?}");
+        most = most.max(sockets_to_refusing());
+    }
+    assert!(most <= urls.len(), "{most} sockets after 24 rounds of {} targets", urls.len());
+}
+
+#[tokio::test]
+async fn f28_a_long_deadline_is_no_back_off() {
+    let scraper = Scraper::new(Options { timeout_ms: 20_000, ..options() }).unwrap();
+    let listener = TcpListener::bind("127.0.28.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let url = format!("http://{address}/metrics");
+    for _ in 0..5 {
+        let error = read(&scraper, &url).await.unwrap_err();
+        assert!(matches!(error, Error::Refused), "told at once, not at the deadline: {error:?}");
+    }
+    // It is up: the very next read finds it, however often it was not.
+    let listener = TcpListener::bind(address).await.unwrap();
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        tokio::io::AsyncWriteExt::write_all(&mut stream, &ok("text/plain", PAGE)).await.unwrap();
+        // Until the reader has all of it.
+        let mut asked = Vec::new();
+        drop(tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut asked).await);
+    });
+    assert_eq!(read(&scraper, &url).await.unwrap().1, PAGE);
 }
 
 #[test]

@@ -3,18 +3,27 @@
 use std::time::Duration;
 
 use super::*;
+use crate::config;
 use crate::decision::{Moment, WakeReading, Why};
+use crate::source::config::PrometheusConfig;
 use crate::source::scrape::Options;
 use crate::source::tests::{Act, Server, answer, ok};
 
 const LLM: Subject<'_> = Subject { namespace: "team-a", name: "llm", model: Some("m") };
 const OTHER: Subject<'_> = Subject { namespace: "team-b", name: "llm", model: Some("m") };
 
+/// A wake source as the file has it, beside a Prometheus that is called main.
+fn configured(yaml: &str) -> WakeSourceConfig {
+    let main = "{name: main, url: 'http://127.0.0.1:1'}";
+    let config = config::parse(&format!("prometheus: [{main}]\nwakeSources: [{yaml}]"));
+    config.unwrap().wake_sources.pop_first().unwrap().1
+}
+
 fn source(yaml: &str, server: &Server) -> WakeSource {
     let yaml = yaml.replace("SERVER", &format!("http://{}", server.address));
-    let config: WakeSourceConfig = serde_saphyr::from_str(&yaml).unwrap();
-    let prometheus = format!("{{name: main, url: 'http://{}'}}", server.address);
-    let prometheus = PrometheusClient::new(&serde_saphyr::from_str(&prometheus).unwrap()).unwrap();
+    let config = configured(&yaml);
+    let prometheus = PrometheusConfig::at(&format!("http://{}", server.address));
+    let prometheus = PrometheusClient::new(&prometheus).unwrap();
     let scraper = Scraper::new(Options::default()).unwrap();
     WakeSource::new(&config, Some(&prometheus), &scraper).unwrap()
 }
@@ -55,11 +64,11 @@ async fn a_fleet_that_hangs_takes_no_turn_of_a_wake_source() {
     let scraper =
         Scraper::new(Options { max_concurrent: TURNS, timeout_ms: 60_000, ..Options::default() })
             .unwrap();
-    let config = serde_saphyr::from_str(&format!(
+    let config = configured(&format!(
         "{{name: gw, kind: gauge, url: '{}', metric: queue_size}}",
         gateway.url()
     ));
-    let source = WakeSource::new(&config.unwrap(), None, &scraper).unwrap();
+    let source = WakeSource::new(&config, None, &scraper).unwrap();
     let target = Target::new(&Endpoint::Url(hangs.url().as_str().into()), None, None).unwrap();
     let mut fleet: Vec<_> = (0..10 * TURNS).map(|_| Box::pin(scraper.open(&target))).collect();
     under_way(&mut fleet, || hangs.accepted() == TURNS).await;
@@ -73,15 +82,11 @@ async fn a_fleet_that_hangs_takes_no_turn_of_a_wake_source() {
 #[tokio::test]
 async fn engine_queries_that_hang_take_no_turn_of_a_wake_source() {
     let server = Server::start(Act::Hang).await;
-    let config = serde_saphyr::from_str(&format!(
-        "{{name: main, url: 'http://{}', timeout: 60}}",
-        server.address
-    ));
-    let prometheus = PrometheusClient::new(&config.unwrap()).unwrap();
-    let config =
-        serde_saphyr::from_str("{name: gw, kind: gauge, prometheus: main, query: queue_size}");
+    let at = PrometheusConfig::at(&format!("http://{}", server.address));
+    let prometheus = PrometheusClient::new(&PrometheusConfig { timeout_ms: 60_000, ..at }).unwrap();
+    let config = configured("{name: gw, kind: gauge, prometheus: main, query: queue_size}");
     let scraper = Scraper::new(Options::default()).unwrap();
-    let source = WakeSource::new(&config.unwrap(), Some(&prometheus), &scraper).unwrap();
+    let source = WakeSource::new(&config, Some(&prometheus), &scraper).unwrap();
     let query = Query::configured("up".to_owned());
     let mut engines: Vec<_> = (0..50).map(|_| Box::pin(prometheus.instant(&query))).collect();
     under_way(&mut engines, || server.accepted() == 8).await;
@@ -230,7 +235,7 @@ async fn more_series_than_a_gateway_has_are_refused() {
 #[test]
 fn a_query_without_its_prometheus_is_refused() {
     let yaml = "{name: gw, kind: gauge, prometheus: main, query: q}";
-    let config: WakeSourceConfig = serde_saphyr::from_str(yaml).unwrap();
+    let config = configured(yaml);
     let scraper = Scraper::new(Options::default()).unwrap();
     assert!(matches!(WakeSource::new(&config, None, &scraper), Err(Error::BadAddress)));
 }

@@ -83,6 +83,8 @@ struct Target {
     samples: Vec<NewestSample>,
     /// How many there were when Prometheus last did not warn; 0 if that is not known.
     n_whole: usize,
+    /// Somebody's pod or endpoint has been found in its name, at this read or one before.
+    is_matched: AtomicBool,
 }
 
 impl Series {
@@ -95,6 +97,7 @@ impl Series {
         ahead_ms: i64,
         sizes: &mut Sizes,
         copies_told: Arc<CopiesTold>,
+        before: Option<&Series>,
     ) -> Series {
         if !partial {
             sizes.clear();
@@ -102,8 +105,18 @@ impl Series {
         }
         for (name, target) in &mut by_target {
             target.n_whole = sizes.get(name).copied().unwrap_or(0);
+            let old = before.and_then(|before| before.by_target.get(name));
+            let was_matched = old.is_some_and(|old| old.is_matched.load(Ordering::Relaxed));
+            target.is_matched = AtomicBool::new(was_matched);
         }
         Series { by_target, ahead_ms, partial, copies_told }
+    }
+
+    /// Series in whose names nobody has found a pod or an endpoint.
+    fn n_unmatched(&self) -> usize {
+        let targets = self.by_target.values();
+        let unmatched = targets.filter(|target| !target.is_matched.load(Ordering::Relaxed));
+        unmatched.map(|target| target.samples.len()).sum()
     }
 }
 
@@ -169,6 +182,7 @@ impl EnginesRead {
             if joined_pod(name, |pod| pod == id).is_none() && instance_of(id) != Some(name) {
                 continue;
             }
+            target.is_matched.store(true, Ordering::Relaxed);
             if target.samples.len() < target.n_whole {
                 // Of an engine's ranks or numbers some may be missing: their sum would be too small.
                 return Err(Why::Partial);
@@ -220,6 +234,10 @@ impl Rounds {
 
     async fn read(&self, names: &[String], learned: &mut Learned) -> Latest {
         let Learned { batches, skew, sizes, copies_told } = learned;
+        // Everybody has had a look at those by now.
+        let before = Arc::clone(&self.publish.borrow());
+        let unmatched = before.values().flatten().map(|series| series.n_unmatched()).sum();
+        self.metrics.unmatched_series(unmatched);
         let now = self.clock.now();
         let namespaces = self.followed.current(now);
         // As many at once as the client lets: timeouts do not add up.
@@ -243,8 +261,9 @@ impl Rounds {
                     Ok((by_namespace, partial)) => {
                         let by_target = by_namespace.remove(&**namespace).unwrap_or_default();
                         let sizes = sizes.entry(Arc::clone(namespace)).or_default();
+                        let old = before.get(namespace).and_then(|old| old.as_deref().ok());
                         let (ahead_ms, told) = (skew.ahead_ms(), Arc::clone(copies_told));
-                        Ok(Arc::new(Series::new(by_target, *partial, ahead_ms, sizes, told)))
+                        Ok(Arc::new(Series::new(by_target, *partial, ahead_ms, sizes, told, old)))
                     }
                     Err(error) => Err(error.why()),
                 };

@@ -96,6 +96,14 @@ pub(super) fn from_prometheus() -> Vec<Case> {
             },
         ),
         followed(
+            "engine-series-deprecated",
+            |world| show(world, sound() + &engine("vllm:gpu_cache_usage_perc", "team-a", "m1")),
+            |world, finding, _| {
+                says(finding, "update vLLM to 0.9.2");
+                show(world, sound() + &engine("vllm:kv_cache_usage_perc", "team-a", "m1"));
+            },
+        ),
+        followed(
             "engine-series-elsewhere",
             |world| show(world, format!("{RUNNING} 1\n{}", queue("m1", "team-a"))),
             |world, finding, _| {

@@ -166,3 +166,37 @@ async fn samples_of_a_prometheus_with_another_time_have_the_age_that_they_have()
         assert_eq!(at.0 - read.ahead_ms(), (BEGIN_S - 10) * 1_000, "{what}");
     }
 }
+
+/// Waiting requests of these pods of namespace `a`, one series each.
+async fn naming(pods: &[&str]) -> Server {
+    let series = pods.iter().map(|pod| {
+        format!(
+            r#"{{"metric":{{"__name__":"vllm:num_requests_waiting","namespace":"a","pod":"{pod}"}},
+            "values":[[{BEGIN_S},"2"]]}}"#
+        )
+    });
+    let result = series.collect::<Vec<_>>().join(",");
+    let data = format!(r#"{{"resultType":"matrix","result":[{result}]}}"#);
+    let body = format!(r#"{{"status":"success","data":{data}}}"#);
+    Server::start(Act::Answer(answer("200 OK", "Content-Type: application/json\r\n", &body))).await
+}
+
+#[tokio::test]
+async fn f17_series_that_name_no_pod_are_counted_and_those_with_a_known_suffix_are_joined() {
+    let server = naming(&["x-rank-0", "x-rank-1", "y-router"]).await;
+    let mut bench = Bench::new(&server);
+    let read = bench.read(&server).await;
+    let of = |pod: &str| read.sample(pod, &Filter::default());
+    assert_eq!(of("x").unwrap().waiting, Some(4.0), "both of its ranks");
+    assert_eq!(of("y"), Err(Why::NoKnownSeries));
+    let unmatched = |bench: &Bench| bench.rounds.metrics.n_unmatched_series();
+    bench.read(&server).await;
+    assert_eq!(unmatched(&bench), 1, "of y-router");
+    // What was matched once needs nobody to look again before the next read.
+    bench.read(&server).await;
+    assert_eq!(unmatched(&bench), 1);
+    let server = naming(&["x-rank-0", "x-rank-1"]).await;
+    bench.read(&server).await;
+    bench.read(&server).await;
+    assert_eq!(unmatched(&bench), 0);
+}

@@ -1,4 +1,4 @@
-//! Sets up what several replicas of the scaler need of each other, where there may be several.
+//! Sets up what this process and its peers, the other replicas of the scaler, need of each other.
 //!
 //! Must not hold logic of it: that is `pair`'s.
 
@@ -22,7 +22,7 @@ use crate::tick::Parts;
 /// Writes that wait for the leader; each takes milliseconds.
 const MAX_WRITES: usize = 256;
 
-/// What the rest of the process has to do with other replicas.
+/// What the rest of the process has to do with its peers.
 pub(super) struct Seat {
     /// Whether this process decides.
     pub(super) lead: Lead,
@@ -32,8 +32,8 @@ pub(super) struct Seat {
     pub(super) can_answer: watch::Receiver<bool>,
 }
 
-/// The other ends, and what the replicas know each other by.
-pub(super) struct Replicas {
+/// The other ends, and what the peers know each other by.
+pub(super) struct Peers {
     standing: watch::Sender<Standing>,
     can_answer: watch::Sender<bool>,
     writes: mpsc::Receiver<Write>,
@@ -46,14 +46,14 @@ pub(super) struct Replicas {
     idle_pods_first: bool,
 }
 
-/// A seat among several replicas where the pod says which one this is, else one alone.
-pub(super) fn seat(args: &args::Serve) -> anyhow::Result<(Seat, Option<Replicas>)> {
+/// A seat among peers where the pod says which one this is, else one alone.
+pub(super) fn seat(args: &args::Serve) -> anyhow::Result<(Seat, Option<Peers>)> {
     let Some((name, namespace)) = args.pod_name.as_ref().zip(args.pod_namespace.as_ref()) else {
         return Ok((Seat::alone(), None));
     };
     let listener = TcpListener::bind(args.pair_address).with_context(|| {
         let address = args.pair_address;
-        format!("the other replicas cannot be heard on {address}: choose another --pair-address")
+        format!("the other replicas of the scaler cannot be heard on {address}: choose another --pair-address")
     })?;
     let bound = listener.local_addr()?;
     let reached = SocketAddr::new(args.pod_ip.unwrap_or_else(|| bound.ip()), bound.port());
@@ -67,7 +67,7 @@ pub(super) fn seat(args: &args::Serve) -> anyhow::Result<(Seat, Option<Replicas>
     let (can_answer, answers) = watch::channel(false);
     let (door, writes) = Writes::channel(MAX_WRITES);
     let seat = Seat { lead: Lead::of(stands), writes: Some(door), can_answer: answers };
-    let replicas = Replicas {
+    let peers = Peers {
         standing,
         can_answer,
         writes,
@@ -79,26 +79,26 @@ pub(super) fn seat(args: &args::Serve) -> anyhow::Result<(Seat, Option<Replicas>
         pod_uid: args.pod_uid.clone(),
         idle_pods_first: args.idle_pods_first,
     };
-    Ok((seat, Some(replicas)))
+    Ok((seat, Some(peers)))
 }
 
 impl Seat {
-    /// There are no others.
+    /// There are no peers.
     pub(super) fn alone() -> Seat {
         let can_answer = watch::channel(true).1;
         Seat { lead: Lead::default(), writes: None, can_answer }
     }
 }
 
-impl Replicas {
-    /// Everything that the replicas need of each other, ready to run.
+impl Peers {
+    /// Everything that the peers need of each other, ready to run.
     pub(super) fn pair(
         self,
         client: Client,
         parts: Arc<Parts>,
         pulse: Pulse,
     ) -> anyhow::Result<Pair> {
-        let Replicas { namespace, lease, pod_uid, .. } = self;
+        let Peers { namespace, lease, pod_uid, .. } = self;
         self.listener.set_nonblocking(true)?;
         Ok(Pair {
             election: lease::Options::new(&namespace, &lease, &self.own.name),
