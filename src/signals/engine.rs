@@ -5,16 +5,9 @@
 
 mod about;
 mod fold;
-mod llama_cpp;
-mod lmdeploy;
-mod nim;
-mod profile;
-mod sglang;
-mod tgi;
 mod totals;
-mod triton;
-mod trtllm;
-mod vllm;
+
+use loadgen::series as profile;
 
 use crate::decision::{EngineSample, Moment, Why};
 use crate::signals::exposition::{self, Format, Parser, Sample, Sink};
