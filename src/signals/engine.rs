@@ -13,7 +13,7 @@ use crate::decision::{EngineSample, Moment, Why};
 use crate::signals::exposition::{self, Format, Parser, Sample, Sink};
 use crate::trigger::EngineFamily;
 
-pub use about::{About, Evidence};
+pub use about::{About, Checked, Evidence};
 pub use fold::SeriesFold;
 
 /// What to read of what an endpoint says.
