@@ -30,6 +30,7 @@ pub mod events;
 pub(crate) mod fixtures;
 mod group;
 mod hpa;
+mod image;
 pub mod inspect;
 pub mod lease;
 pub mod members;
@@ -61,6 +62,7 @@ use crate::clock::Clock;
 use crate::files::{self, MAX_DOCUMENT_BYTES};
 use crate::inventory::Inventory;
 
+pub use image::Shows;
 pub use template::{PodFacts, of as pod_facts};
 
 /// How long changes are collected before they are published together.

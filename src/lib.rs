@@ -34,7 +34,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`decision`] | the core: `decide(spec, state, observation, now) -> (decision, state)`, its types and its reasons |
-//! | [`signals`] | exposition parser, engine profiles, DCGM devices, freshness |
+//! | [`signals`] | exposition parser, engine samples (by the names of `loadgen::series`), DCGM devices, freshness |
 //! | [`source`] | the wire to engines and Prometheus: deadlines, bounds, escaping, credentials |
 //! | [`inventory`] | what a workload is apart from its metrics: bounds, counts, members |
 //! | [`config`] | the file that describes upstreams and, without a cluster, workloads |

@@ -4,6 +4,8 @@
 
 use std::collections::BTreeSet;
 
+pub use loadgen::series::EngineFamily;
+
 use crate::decision::Spec;
 use crate::inventory::{Counted, Workload};
 use crate::schedule::WarmSchedule;
@@ -173,42 +175,6 @@ impl Policy {
             ..self.spec.clone()
         }
     }
-}
-
-/// An engine family that can be named by `engine`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum EngineFamily {
-    /// vLLM.
-    Vllm,
-    /// SGLang.
-    Sglang,
-    /// Text Generation Inference.
-    Tgi,
-    /// trtllm-serve, TensorRT-LLM's own server.
-    Trtllm,
-    /// Triton with the TensorRT-LLM backend.
-    Triton,
-    /// llama.cpp's server.
-    LlamaCpp,
-    /// LMDeploy.
-    LmDeploy,
-    /// NVIDIA NIM for LLMs.
-    Nim,
-}
-
-impl EngineFamily {
-    /// Every family with the value of `engine` that names it.
-    pub const NAMED: [(&'static str, EngineFamily); 8] = [
-        ("vllm", EngineFamily::Vllm),
-        ("sglang", EngineFamily::Sglang),
-        ("tgi", EngineFamily::Tgi),
-        ("trtllm", EngineFamily::Trtllm),
-        ("triton", EngineFamily::Triton),
-        ("llamacpp", EngineFamily::LlamaCpp),
-        ("lmdeploy", EngineFamily::LmDeploy),
-        ("nim", EngineFamily::Nim),
-    ];
 }
 
 /// Where engine metrics are read.

@@ -48,7 +48,7 @@ fn the_table_of_engines_is_what_is_read_of_them() {
         [
             format!("`{}`", named.unwrap().0),
             about.engine.to_owned(),
-            about.evidence.to_string(),
+            about.known(),
             about.page.to_owned(),
             series.collect::<Vec<_>>().join(", "),
             about.without.to_owned(),

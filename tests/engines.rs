@@ -17,7 +17,8 @@ use loadgen::engine::{
     Engine, Gauges, Histogram, Metrics, PS_PER_S, Profile, Replica, ReplicaEvent, Request, Time,
     Watch,
 };
-use loadgen::exposition::{Dialect, Http, Rank, Server, render};
+use loadgen::exposition::{Dialect, Http, Rank, Server, render, with_underscores};
+use loadgen::run::engines::Load;
 use tokio::net::TcpListener;
 
 /// Requests of each load, of which four run at once.
@@ -148,8 +149,8 @@ fn tells(dialect: &Dialect) -> Tells {
         "vllm-0.32" | "vllm-0.33" => VLLM,
         "vllm-0.20" => Tells { rejected: false, ..VLLM },
         "vllm-ray" => Tells { rejected: false, kv_tokens: false, started: false, ..VLLM },
-        "vllm-0.11" | "vllm-0.9.1-v1" => OLD_VLLM,
-        "vllm-0.9.1-v0" => Tells { started: false, ..OLD_VLLM },
+        "vllm-0.11" | "vllm-0.9.2" | "vllm-0.9.1-v1" | "vllm-0.8" => OLD_VLLM,
+        "vllm-0.9.1-v0" | "vllm-0.6" => Tells { started: false, ..OLD_VLLM },
         "sglang" => Tells {
             family: EngineFamily::Sglang,
             deferred: true,
@@ -211,7 +212,9 @@ fn tells(dialect: &Dialect) -> Tells {
 /// The share of the KV cache in use: 0.9.1 counted vLLM's null block as used.
 fn kv_usage(dialect: &Dialect, gauges: &Gauges) -> f64 {
     match dialect.name {
-        "vllm-0.9.1-v1" => (gauges.kv_blocks_used + 1) as f64 / (gauges.kv_blocks_total + 1) as f64,
+        "vllm-0.9.1-v1" | "vllm-0.8" => {
+            (gauges.kv_blocks_used + 1) as f64 / (gauges.kv_blocks_total + 1) as f64
+        }
         _ => gauges.kv_usage(),
     }
 }
@@ -356,7 +359,7 @@ async fn ranks_of_a_server_are_summed_in_every_dialect_that_tells_them_apart() {
         assert!((read.sample.kv_usage.unwrap() - most).abs() < 1e-9, "{}", dialect.name);
         told += 1;
     }
-    assert_eq!(told, 8);
+    assert_eq!(told, 10);
 }
 
 #[tokio::test]
@@ -383,4 +386,73 @@ async fn a_page_cut_off_anywhere_in_its_last_line_is_no_reading() {
         reader.push(page.as_bytes()).unwrap();
         assert_eq!(reader.finish(Moment(0)).unwrap_err().why(), Why::BadBody, "{}", dialect.name);
     }
+}
+
+/// Pages that two readers of names once read otherwise.
+const DISPUTED: [&str; 9] = [
+    "sglang_num_running_reqs{tp_rank=\"0\"} 4\nsglang_num_queue_reqs{tp_rank=\"0\"} 5\n\
+     sglang_num_grammar_queue_reqs{tp_rank=\"0\"} 7\n",
+    "sglang:num_running_reqs{tp_rank=\"0\"} 4\nsglang:num_running_reqs{tp_rank=\"1\"} 4\n\
+     sglang:num_queue_reqs{model_name=\"a,priority=\\\"1\\\"}\"} 5\n\
+     sglang:num_queue_reqs{priority=\"1\"} 3\n",
+    "lmdeploy:num_requests_running 1\nlmdeploy:num_requests_waiting 0\n\
+     lmdeploy:num_api_requests_waiting 9\n",
+    "tgi_queue_size 0\ntgi_batch_current_size 1\ntgi_batch_current_max_tokens 50\n\
+     tgi_batch_total_tokens 100\n",
+    "vllm:num_requests_running 1\nvllm:num_requests_waiting 0\n\
+     vllm:kv_cache_usage_perc{pid=\"101\"} 0.9\nvllm:kv_cache_usage_perc{pid=\"102\"} 0.0\n\
+     vllm:gpu_cache_usage_perc 0.2\n",
+    "ray_vllm:num_requests_running{ReplicaId=\"a\"} 1\n\
+     ray_vllm:num_requests_waiting{ReplicaId=\"a\"} 2\n\
+     ray_vllm:num_requests_running{ReplicaId=\"b\"} 4\n\
+     ray_vllm:num_requests_waiting{ReplicaId=\"b\"} 8\n",
+    "vllm:num_requests_running{server=\"a\"} 1\nvllm:num_requests_waiting{server=\"a\"} 0\n\
+     vllm:num_incoming_requests_total 5\n",
+    "vllm:num_requests_running -1\nvllm:num_requests_waiting 0\n",
+    "num_requests_running{model_name=\"m\"} 1\nnum_requests_waiting{model_name=\"m\"} 2\n\
+     gpu_cache_usage_perc{model_name=\"m\"} 1.01\n",
+];
+
+/// `run --watch-engines` and the scaler read the same of every page: one table of names, and two
+/// ways to put them together that come to the same.
+#[test]
+fn what_loadgen_watches_is_what_the_scaler_reads() {
+    let replicas = [queued(), served()];
+    let mut pages: Vec<(String, String)> = Vec::new();
+    for dialect in Dialect::ALL {
+        for (moment, replica) in ["queued", "served"].into_iter().zip(replicas.chunks(1)) {
+            let page = page(dialect, replica, started);
+            let underscores = with_underscores(&page).replace("# EOF\n", "");
+            pages.push((format!("{} {moment}, underscores", dialect.name), underscores));
+            pages.push((format!("{} {moment}", dialect.name), page));
+        }
+        if dialect.tells_ranks_apart() {
+            pages.push((format!("{} of two", dialect.name), page(dialect, &replicas, started)));
+        }
+    }
+    let kept = concat!(env!("CARGO_MANIFEST_DIR"), "/loadgen/tests/data/pages");
+    for file in std::fs::read_dir(kept).unwrap() {
+        let path = file.unwrap().path();
+        let is_page = path.extension().is_some_and(|extension| extension == "txt");
+        let name = path.display().to_string();
+        pages.extend(is_page.then(|| (name, std::fs::read_to_string(path).unwrap())));
+    }
+    pages.extend(DISPUTED.iter().map(|page| ((*page).to_owned(), (*page).to_owned())));
+    let mut told = 0;
+    for (name, page) in &pages {
+        let filter = Filter::default();
+        let mut reader = EngineReader::new(&filter);
+        let read = reader.push(page.as_bytes()).and_then(|()| reader.finish(Moment(0)));
+        let read = read.ok().and_then(|EnginePage { sample, .. }| {
+            let waiting = sample.waiting? + sample.waiting_deferred.unwrap_or(0.0);
+            Some((sample.running?, waiting, sample.kv_usage))
+        });
+        let watched = Load::read(page).map(|load| (load.running, load.waiting, load.kv_usage));
+        // The scaler concludes from other series that an engine has not had a request yet.
+        let is_idle = read.is_some_and(|(running, waiting, _)| running + waiting == 0.0);
+        let is_concluded = watched.is_none() && is_idle;
+        assert!(watched == read || is_concluded, "{name}: watched {watched:?}, read {read:?}");
+        told += usize::from(watched.is_some());
+    }
+    assert!(told > 60, "{told} of {}", pages.len());
 }

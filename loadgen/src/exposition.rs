@@ -30,11 +30,13 @@ mod iterations;
 mod process;
 mod render;
 mod text;
+mod underscores;
 
-pub use dialects::{Dialect, Manners, UnknownDialect};
+pub use dialects::{Dialect, Health, Manners, UnknownDialect};
 pub use http::{Exchange, Http};
 pub use iterations::iterations;
 pub use render::render;
+pub use underscores::{UNDERSCORES_TYPE, with_underscores};
 
 use crate::engine::{Condition, Gauges, Metrics, Profile, Replica, SleepLevel, Time, secs_from_ps};
 

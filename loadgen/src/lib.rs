@@ -10,6 +10,7 @@
 //! - [`run`]: the load generator, open loop, over real sockets.
 //! - [`compare`]: two of its results, or another tool's, beside each other; [`spread`]: how far a
 //!   mean can be trusted.
+//! - [`series`]: which series of which engine mean which number; the scaler's names too.
 //! - [`traces`]: requests in time, from the public traces' formats or generated.
 //! - [`calibration`]: published measurements, and the same loads put on a profile.
 //! - [`dcgm`]: the GPUs under the engines, as dcgm-exporter shows them.
@@ -115,6 +116,7 @@ pub mod files;
 mod listen;
 pub mod profiles;
 pub mod run;
+pub mod series;
 pub mod server;
 pub mod spread;
 pub mod stdio;

@@ -66,7 +66,13 @@ pub struct Args {
     #[arg(long, value_name = "profile|DURATION", value_parser = cold_start)]
     pub cold_start: Option<ColdStart>,
 
-    /// Whose metrics and manners; `--help` lists them.
+    /// Requests that run at once: vLLM's --max-num-seqs, llama.cpp's --parallel [default: the
+    /// profile's; llama.cpp's 4 slots].
+    #[arg(long, visible_alias = "parallel", value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub max_num_seqs: Option<u32>,
+
+    /// Whose page, and which manners beside it; `--help` lists both.
     #[arg(long, value_name = "NAME", default_value = "vllm-0.32", value_parser = dialect,
         long_help = dialect_help())]
     pub dialect: &'static Dialect,
@@ -199,6 +205,10 @@ impl Args {
         if let Some(timeout_ms) = self.shutdown_timeout {
             profile.shutdown.timeout_s = timeout_ms as f64 / 1e3;
         }
+        let asked = self.max_num_seqs.map(|most| most as usize);
+        if let Some(slots) = asked.or(self.dialect.manners.slots) {
+            profile.limits.max_num_seqs = slots;
+        }
         if let Some(ColdStart::Millis(millis)) = self.cold_start {
             // All four stages alike, and nothing left to chance.
             let quarter_s = millis as f64 / 4e3;
@@ -276,7 +286,14 @@ fn dialect(name: &str) -> Result<&'static Dialect, UnknownDialect> {
 }
 
 fn dialect_help() -> String {
-    let mut help = "Whose metrics and manners. Uncaptured ones have the names of the engine's \
+    let mut help = "Whose page, and which manners beside it. Whatever the dialect, requests are \
+        OpenAI's, answered in vLLM's form, and SIGTERM is vLLM's. The others' own are: /health, which \
+        generates in sglang and tgi; llamacpp's slots, /slots, and 503 while it loads; nim's \
+        /v1/health/ready; triton's /v2/health/ready (its port 8002 is --listen); trtllm's JSON at \
+        /metrics, each step for one reader; underscores for sglang's and lmdeploy's colons where a \
+        scraper prefers OpenMetrics. Not there are /generate of tgi and sglang, /v1/loads, Triton's \
+        inference protocol, vLLM's Rust front end and SGLang before 0.5. A page other than vLLM's has \
+        the families of load, tokens and latency only. Uncaptured names are those of the engine's \
         own source or documentation, which no page of a running server was at hand to check; \
         written ones those that its own metrics code wrote without an engine:"
         .to_owned();

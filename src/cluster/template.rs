@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::{Container, PodSpec, PodTemplateSpec};
 use serde::Deserialize as _;
 use serde_json::Value;
 
+use super::image::Shows;
 use super::{devices, pod};
 
 /// What the pods of one replica say.
@@ -23,8 +24,11 @@ pub struct PodFacts {
     pub declared_port: Option<u16>,
     /// Otherwise the port that the engine's arguments name, or its only container port.
     pub likely_port: Option<u16>,
-    /// The engine's family by its image or arguments, as trigger metadata writes it.
+    /// The engine's family by its image or arguments, as trigger metadata writes it: one of the two
+    /// whose options are known.
     pub engine: Option<&'static str>,
+    /// Whose series its pods show, of all engines.
+    pub shows: Option<Shows>,
 }
 
 impl PodFacts {
@@ -48,6 +52,7 @@ impl PodFacts {
                 u16::try_from(only.container_port).ok()
             }),
             engine: engine.map(|(_, family)| family),
+            shows: spec.containers.iter().find_map(Shows::of),
         }
     }
 }

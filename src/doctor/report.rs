@@ -14,7 +14,6 @@ use super::object::{name, namespace, own_trigger};
 use crate::cluster::pod_facts;
 use crate::signals::engine::{About, Evidence};
 use crate::text::wrapped;
-use crate::trigger::EngineFamily;
 
 /// What was found in all ScaledObjects.
 #[derive(Debug, Serialize)]
@@ -28,13 +27,61 @@ pub(super) struct Report {
 struct Entry {
     namespace: String,
     name: String,
-    /// The engine of its pods, and how the names of its series are known.
-    engine: Option<&'static About>,
+    engine: Option<Engine>,
     findings: Vec<Finding>,
     /// Findings that are meant to be so.
     accepted: Vec<Finding>,
     not_looked_at: Vec<Unseen>,
     in_order: Vec<&'static str>,
+}
+
+/// The engine of a workload's pods, and how the names of its series are known.
+#[derive(Debug, Serialize)]
+struct Engine {
+    #[serde(flatten)]
+    about: &'static About,
+    /// Of which image and trigger tell nothing else.
+    version: Option<String>,
+    /// Ray spells the names.
+    by_ray: bool,
+    /// How the names of this version are known; `None` where it is not known which it is.
+    evidence: Option<Evidence>,
+}
+
+impl Engine {
+    /// The engine that the trigger names, or that the pods' template tells.
+    fn of(facts: &Facts) -> Option<Engine> {
+        let named = own_trigger(&facts.object).and_then(|own| own.policy().engine);
+        let shows = facts.target.as_ref().ok().and_then(pod_facts).and_then(|pods| pods.shows);
+        let about = About::of(named.or_else(|| Some(shows.as_ref()?.family))?)?;
+        let own = shows.filter(|shows| shows.family == about.family);
+        let by_ray = own.as_ref().is_some_and(|own| own.by_ray);
+        let version = own.and_then(|own| own.version);
+        let evidence = about.evidence(version.as_deref(), by_ray);
+        Some(Engine { about, version, by_ray, evidence })
+    }
+
+    /// What a person should know of its names; nothing where captured pages bear them out.
+    fn doubt(&self) -> Option<String> {
+        let Engine { about, version, by_ray, evidence } = self;
+        let known = match (evidence, version) {
+            (Some(Evidence::Captured), _) => return None,
+            _ if *by_ray => "as Ray spells the names of its series they are uncaptured".to_owned(),
+            (Some(Evidence::Written), Some(version)) => format!(
+                "the names of its series in {version} are uncaptured: its own code wrote them \
+                 without an engine"
+            ),
+            (Some(_), Some(version)) => {
+                format!("the names of its series in {version} are uncaptured: its source alone")
+            }
+            (Some(_), None) => format!("the names of its series are {}", about.known()),
+            (None, _) => format!(
+                "the version is unknown, and so whether the names of its series are captured: {}",
+                about.known()
+            ),
+        };
+        Some(format!("{}; {known}", about.engine))
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -83,7 +130,7 @@ impl Entry {
         Entry {
             namespace: namespace(&facts.object).to_owned(),
             name: name(&facts.object).to_owned(),
-            engine: engine(facts),
+            engine: Engine::of(facts),
             findings,
             accepted,
             not_looked_at: examination.not_looked_at.into_iter().map(unseen).collect(),
@@ -113,14 +160,8 @@ impl Entry {
             }
         }
         line(text, format_args!(""));
-        if let Some(About {
-            engine,
-            evidence: evidence @ (Evidence::Written(_) | Evidence::Uncaptured),
-            ..
-        }) = engine
-        {
-            let words = format!("{engine}; the names of its series are {evidence}");
-            text.push_str(&wrapped("Engine: ", "  ", &words));
+        if let Some(doubt) = engine.as_ref().and_then(Engine::doubt) {
+            text.push_str(&wrapped("Engine: ", "  ", &doubt));
         }
         if !accepted.is_empty() {
             let ids: Vec<&str> = accepted.iter().map(|finding| finding.id).collect();
@@ -136,16 +177,6 @@ impl Entry {
             text.push_str(&wrapped("  ", "    ", &format!("{why} ({})", ids.join(", "))));
         }
     }
-}
-
-/// The engine that the trigger names, or that the pods' template tells.
-fn engine(facts: &Facts) -> Option<&'static About> {
-    let named = own_trigger(&facts.object).and_then(|own| own.policy().engine);
-    let seen = || {
-        let seen = pod_facts(facts.target.as_ref().ok()?)?.engine?;
-        EngineFamily::NAMED.iter().find(|(name, _)| *name == seen).map(|(_, family)| *family)
-    };
-    About::of(named.or_else(seen)?)
 }
 
 fn line(text: &mut String, line: std::fmt::Arguments<'_>) {

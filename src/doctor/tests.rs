@@ -143,25 +143,59 @@ fn without_facts_a_check_is_told_as_not_made_and_nothing_is_found() {
     );
 }
 
+/// What a person is told of the engine of these facts.
+fn told_of_engine(facts: Facts) -> String {
+    let page = report::Report::of(&[facts], &[]).text(false);
+    assert!(page.lines().all(|line| line.chars().count() <= 80), "{page}");
+    let mut lines = page.lines().skip_while(|line| !line.starts_with("Engine: "));
+    let first = lines.next().into_iter();
+    let told = first.chain(lines.take_while(|line| line.starts_with("  ")));
+    told.map(str::trim).collect::<Vec<_>>().join(" ")
+}
+
+/// The sound facts with another image in the target's pods.
+fn with_image(image: &str) -> Facts {
+    let mut facts = sound();
+    let template = facts.target.as_mut().unwrap().pointer_mut("/spec/template/spec").unwrap();
+    let containers = template["containers"].as_array_mut().unwrap();
+    let engine = containers.iter_mut().find(|container| container["image"] != "envoy").unwrap();
+    engine["image"] = image.into();
+    facts
+}
+
 #[test]
 fn an_engine_whose_names_are_uncaptured_is_named_as_that() {
-    let page = |engine: &str| {
-        let facts = with("/spec/triggers/0/metadata/engine", engine.into());
-        report::Report::of(&[facts], &[]).text(false)
-    };
-    for (engine, words) in [
+    for (image, words) in [
+        ("vllm/vllm-openai:v0.33.0", "in 0.33.0 are uncaptured: its source alone"),
+        ("vllm/vllm-openai:v0.9.2", "in 0.9.2 are uncaptured"),
+        ("vllm/vllm-openai:latest", "the version is unknown, and so whether the names"),
+        ("rayproject/ray-llm:2.46.0", "as Ray spells the names of its series they are uncaptured"),
+        ("lmsysorg/sglang:v0.5.23", "in 0.5.23 are uncaptured: its own code wrote them"),
         (
-            "sglang",
-            "Engine: SGLang 0.4 to 0.5.23; the names of its series are uncaptured: pages of\n",
+            "nvcr.io/nim/meta/llama-3.1-8b-instruct:1.14.0",
+            "in 1.14.0 are uncaptured: its source alone",
         ),
-        ("nim", "are uncaptured:\n  its source alone\n"),
+        ("ghcr.io/huggingface/text-generation-inference:3.3.6", "Text Generation Inference"),
+        ("nvcr.io/nvidia/tritonserver:24.10-trtllm-python-py3", "Triton with the TensorRT-LLM"),
+        ("openmmlab/lmdeploy:v0.18.0", "LMDeploy"),
+        ("nvcr.io/nvidia/tensorrt-llm/release:1.3.0", "trtllm-serve of 2026"),
+        ("ghcr.io/ggml-org/llama.cpp:server", "llama.cpp, `llama-server`; the version is unknown"),
     ] {
-        assert!(page(engine).contains(words), "{}", page(engine));
-        assert!(page(engine).lines().all(|line| line.chars().count() <= 80));
+        let told = told_of_engine(with_image(image));
+        assert!(told.contains(words), "{image}: {told:?}");
     }
-    assert!(!page("vllm").contains("Engine: "), "captured");
+    for captured in ["vllm/vllm-openai:v0.32.0", "ghcr.io/ggml-org/llama.cpp:server-b11549"] {
+        assert_eq!(told_of_engine(with_image(captured)), "", "{captured}");
+    }
+    // What the trigger says comes first, and then the image's version is not the engine's.
+    for engine in ["sglang", "nim"] {
+        let facts = with("/spec/triggers/0/metadata/engine", engine.into());
+        assert!(told_of_engine(facts).contains("uncaptured"), "{engine}");
+    }
     let json: Value = serde_json::from_str(&report::Report::of(&[sound()], &[]).json()).unwrap();
-    assert_eq!(json["scaled_objects"][0]["engine"]["family"], "vllm", "as its template tells");
+    let engine = &json["scaled_objects"][0]["engine"];
+    assert_eq!((&engine["family"], &engine["version"]), (&"vllm".into(), &"0.32.0".into()));
+    assert_eq!(engine["evidence"], "captured");
 }
 
 #[test]

@@ -5,22 +5,15 @@
 
 mod about;
 mod fold;
-mod llama_cpp;
-mod lmdeploy;
-mod nim;
-mod profile;
-mod sglang;
-mod tgi;
 mod totals;
-mod triton;
-mod trtllm;
-mod vllm;
+
+use loadgen::series as profile;
 
 use crate::decision::{EngineSample, Moment, Why};
 use crate::signals::exposition::{self, Format, Parser, Sample, Sink};
 use crate::trigger::EngineFamily;
 
-pub use about::{About, Evidence};
+pub use about::{About, Checked, Evidence};
 pub use fold::SeriesFold;
 
 /// What to read of what an endpoint says.

@@ -12,8 +12,8 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use crate::engine::{Profile, Work};
-use crate::run::engines::sum_of_series;
 use crate::run::target::{Page, Tls};
+use crate::series::lines::sum_of;
 
 /// A page that takes longer is not read.
 const DEADLINE: Duration = Duration::from_secs(1);
@@ -72,13 +72,12 @@ struct Counters {
 
 impl Counters {
     fn read(page: &str) -> Option<Counters> {
-        let (steps, engines) = sum_of_series(page, "vllm:iteration_tokens_total_count")?;
-        let (prompt, _) = sum_of_series(page, "vllm:prompt_tokens_total")?;
-        let (cached, _) =
-            sum_of_series(page, "vllm:prompt_tokens_cached_total").unwrap_or_default();
-        let (generated_tokens, _) = sum_of_series(page, "vllm:generation_tokens_total")?;
+        let (steps, engines) = sum_of(page, "vllm:iteration_tokens_total_count")?;
+        let (prompt, _) = sum_of(page, "vllm:prompt_tokens_total")?;
+        let (cached, _) = sum_of(page, "vllm:prompt_tokens_cached_total").unwrap_or_default();
+        let (generated_tokens, _) = sum_of(page, "vllm:generation_tokens_total")?;
         let kv = ["vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"];
-        let (kv, kv_engines) = kv.iter().find_map(|name| sum_of_series(page, name))?;
+        let (kv, kv_engines) = kv.iter().find_map(|name| sum_of(page, name))?;
         let prompt_tokens = (prompt - cached).max(0.0);
         let kv_usage = kv / kv_engines;
         Some(Counters { engines, steps, prompt_tokens, generated_tokens, kv_usage })

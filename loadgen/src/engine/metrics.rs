@@ -150,6 +150,8 @@ pub struct Metrics {
     /// `request_success_total{finished_reason="abort"}`: given up by the engine. A client that
     /// goes away is not counted, as vLLM 0.32 does not.
     pub finished_abort: u64,
+    /// Tokens of the longest request that ended, but for its last, which nothing was computed from.
+    pub longest_sequence: u64,
     /// `iteration_tokens_total`: tokens of each step that had an output; a prompt counts whole in
     /// the step that completes it.
     pub iteration_tokens: Histogram,
@@ -198,6 +200,7 @@ impl Metrics {
             finished_stop: 0,
             finished_length: 0,
             finished_abort: 0,
+            longest_sequence: 0,
             iteration_tokens: Histogram::new(ITERATION_TOKENS.to_vec()),
             time_to_first_token: Histogram::of_millis(&TTFT_MS),
             inter_token_latency: per_token.clone(),
@@ -240,6 +243,8 @@ impl Metrics {
         self.decode_time.observe(decode_ps, 1);
         self.inference_time.observe(last_token.since(scheduled), 1);
         self.time_per_output_token.observe(decode_ps.checked_div(gaps).unwrap_or(0), 1);
+        let tokens = u64::from(served.prompt_tokens) + u64::from(served.generated_tokens);
+        self.longest_sequence = self.longest_sequence.max(tokens.saturating_sub(1));
         let computed = served.prompt_tokens - served.cached_tokens;
         self.request_prompt_tokens.observe(served.prompt_tokens.into(), 1);
         self.request_computed_tokens.observe(computed.into(), 1);

@@ -23,6 +23,9 @@ pub struct Dialect {
     pub paths: &'static [&'static str],
     /// Whether `/metrics` is JSON instead, as trtllm-serve has it.
     pub has_json: bool,
+    /// Whether a scraper that prefers OpenMetrics, and does not say that it takes every name, gets
+    /// underscores for colons, as the ASGI mount of Python's client since 0.23 does it.
+    pub has_underscores: bool,
     /// How the server behaves beside its page.
     pub manners: Manners,
     pub(super) families: &'static [Family],
@@ -75,6 +78,51 @@ pub struct Manners {
     /// On SIGTERM with requests in flight, the engine dies and leaves their connections open
     /// without an answer.
     pub hangs_on_sigterm: bool,
+    /// vLLM's own paths: `/load`, `/version`, `/ping`, `/sleep`, `/wake_up`, `/is_sleeping`.
+    pub has_vllm_paths: bool,
+    /// What its health paths do.
+    pub health: Health,
+    /// It listens while it loads its weights, and answers 503 "Loading model" to everything.
+    pub listens_while_loading: bool,
+    /// Requests that run at once unless the command line says otherwise; `None` for the profile's.
+    pub slots: Option<usize>,
+}
+
+impl Manners {
+    /// vLLM's, and those of whatever nothing better is known of.
+    pub(super) const VLLM: Manners = Manners {
+        gauges_stick_after_abort: false,
+        hangs_on_sigterm: false,
+        has_vllm_paths: true,
+        health: Health::Empty(&["/health"]),
+        listens_while_loading: false,
+        slots: None,
+    };
+
+    /// Another engine's: without vLLM's paths.
+    pub(super) const OTHER: Manners = Manners { has_vllm_paths: false, ..Manners::VLLM };
+}
+
+/// What a server's health paths do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Health {
+    /// They answer 200 without a body, whatever the engine does.
+    Empty(&'static [&'static str]),
+    /// They answer 200 with this JSON.
+    Says(&'static [&'static str], &'static str),
+    /// They answer 200 when the engine makes a token: one of its own if it is idle. Otherwise 503
+    /// with this body, after 20 s, which is SGLang's time.
+    Generates(&'static [&'static str], &'static str),
+}
+
+impl Health {
+    /// Its paths.
+    #[must_use]
+    pub fn paths(self) -> &'static [&'static str] {
+        match self {
+            Health::Empty(paths) | Health::Says(paths, _) | Health::Generates(paths, _) => paths,
+        }
+    }
 }
 
 /// A label of every engine series.
@@ -116,7 +164,8 @@ const PYTHON: Dialect = Dialect {
     content_type: "text/plain; version=0.0.4; charset=utf-8",
     paths: &["/metrics"],
     has_json: false,
-    manners: Manners { gauges_stick_after_abort: false, hangs_on_sigterm: false },
+    has_underscores: false,
+    manners: Manners::VLLM,
     families: &[],
     namespace: "",
     labels: &[],
@@ -141,13 +190,16 @@ pub struct UnknownDialect {
 
 impl Dialect {
     /// Every dialect, the default first.
-    pub const ALL: [&'static Dialect; 14] = [
+    pub const ALL: [&'static Dialect; 17] = [
         &Dialect::VLLM_0_32,
         &Dialect::VLLM_0_33,
         &Dialect::VLLM_0_20,
         &Dialect::VLLM_0_11,
+        &Dialect::VLLM_0_9_2,
         &Dialect::VLLM_0_9_1_V1,
         &Dialect::VLLM_0_9_1_V0,
+        &Dialect::VLLM_0_8,
+        &Dialect::VLLM_0_6,
         &Dialect::VLLM_RAY,
         &Dialect::SGLANG,
         &Dialect::TGI,

@@ -46,6 +46,8 @@ pub(super) enum Rows {
     CounterOnceMoved(Labelled),
     /// Requests turned away: the label of the reason, and the reasons. Only the first ever occurs.
     Rejections(&'static str, &'static [&'static str]),
+    /// What has come in at each path and method, also what is under way; knows no engine.
+    Arrivals,
     Histogram(Source, Unit),
     /// A histogram in which each of that many observations was 1; its bounds are at least that.
     Ones(&'static [f64], fn(&Metrics) -> u64),
@@ -62,7 +64,10 @@ impl Rows {
             | Rows::PidGauge(_)
             | Rows::CacheConfig(_)
             | Rows::Lora => Kind::Gauge,
-            Rows::Counter(_) | Rows::CounterOnceMoved(_) | Rows::Rejections(..) => Kind::Counter,
+            Rows::Counter(_)
+            | Rows::CounterOnceMoved(_)
+            | Rows::Rejections(..)
+            | Rows::Arrivals => Kind::Counter,
             Rows::Histogram(..) | Rows::Ones(..) => Kind::Histogram,
         }
     }

@@ -49,6 +49,7 @@ pub struct Http {
     started_unix_s: f64,
     routes: Vec<Route>,
     counts: Vec<Count>,
+    arrivals: Vec<(&'static str, &'static str, u64)>,
 }
 
 #[derive(Debug, Clone)]
@@ -100,6 +101,17 @@ impl Http {
     #[must_use]
     pub fn new(started_unix_s: f64) -> Http {
         Http { started_unix_s, ..Http::default() }
+    }
+
+    /// Counts a request that has come in.
+    pub fn arrive(&mut self, endpoint: &'static str, method: &'static str) {
+        let same = |known: &(&str, &str, u64)| known.0 == endpoint && known.1 == method;
+        find_or_push(&mut self.arrivals, same, || (endpoint, method, 0)).2 += 1;
+    }
+
+    /// Requests that have come in, by path and method.
+    pub(super) fn arrivals(&self) -> &[(&'static str, &'static str, u64)] {
+        &self.arrivals
     }
 
     /// Counts an exchange.

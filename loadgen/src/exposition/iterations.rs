@@ -1,8 +1,8 @@
 //! The JSON at trtllm-serve's `/metrics`: statistics of its last steps.
 //!
 //! Must not be taken for a metrics page. Uncaptured: the names are those of TensorRT-LLM's
-//! documentation. The real server gives each step to one reader only; here every reader gets the
-//! last one.
+//! documentation. As the real server does, each step is given to one reader only; but here just the
+//! last of those that nobody has read.
 
 use serde_json::json;
 

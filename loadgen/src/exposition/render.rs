@@ -185,6 +185,12 @@ impl<'a> View<'a> {
             Rows::Rejections(label, reasons) => {
                 self.rejections(page, family, [base, name], label, reasons);
             }
+            Rows::Arrivals => {
+                for &(endpoint, method, count) in self.server.http.arrivals() {
+                    let labels = [("endpoint", endpoint), ("method", method)];
+                    page.sample(name, &labels, count as f64);
+                }
+            }
             Rows::Histogram(source, unit) => {
                 self.each_rank(&[], |labels, rank| {
                     let (buckets, sum) = buckets_of(source(rank.metrics), unit);

@@ -55,6 +55,8 @@ pub(super) struct Answer {
     pub(super) fingerprint: String,
     pub(super) prompt_tokens: u32,
     pub(super) includes_usage: bool,
+    /// Every event says how many tokens there are so far (`continuous_usage_stats`).
+    pub(super) repeats_usage: bool,
 }
 
 impl Answer {
@@ -141,29 +143,37 @@ impl Answer {
         self.opening() + choice
     }
 
-    /// An event from the end of its text on, if more will follow.
+    /// An event from the end of its text to that of its choices, if more will follow.
     fn tail(&self) -> &'static str {
         match self.form {
             Form::Completion => {
                 "\",\"logprobs\":null,\"finish_reason\":null,\"stop_reason\":null,\
-                 \"prompt_token_ids\":null,\"token_ids\":null}]}\n\n"
+                 \"prompt_token_ids\":null,\"token_ids\":null}]"
             }
-            Form::Chat => "\"},\"logprobs\":null,\"finish_reason\":null,\"token_ids\":null}]}\n\n",
+            Form::Chat => "\"},\"logprobs\":null,\"finish_reason\":null,\"token_ids\":null}]",
         }
     }
 
-    /// The last event with text, from the end of its text on.
+    /// Ends an event behind its choices, when there are so many tokens.
+    fn close(&self, tokens: u32, out: &mut BytesMut) {
+        if self.repeats_usage {
+            out.put(format!(",\"usage\":{{{}}}", self.usage(tokens)).as_bytes());
+        }
+        out.put(&b"}\n\n"[..]);
+    }
+
+    /// The last event with text, from the end of its text to its own.
     fn last_tail(&self, reason: FinishReason) -> String {
         let (reason, fingerprint) = (reason_name(reason), &self.fingerprint);
         match self.form {
             Form::Completion => format!(
                 "\",\"logprobs\":null,\"finish_reason\":\"{reason}\",\"stop_reason\":null,\
                  \"prompt_token_ids\":null,\"token_ids\":null}}],\
-                 \"system_fingerprint\":\"{fingerprint}\"}}\n\n"
+                 \"system_fingerprint\":\"{fingerprint}\""
             ),
             Form::Chat => format!(
                 "\"}},\"logprobs\":null,\"finish_reason\":\"{reason}\",\"stop_reason\":null,\
-                 \"token_ids\":null}}],\"system_fingerprint\":\"{fingerprint}\"}}\n\n"
+                 \"token_ids\":null}}],\"system_fingerprint\":\"{fingerprint}\""
             ),
         }
     }
@@ -199,14 +209,16 @@ impl Events {
     fn write(&mut self, Progress { tokens, end }: Progress) -> Bytes {
         let due = (tokens - self.sent) as usize;
         let tail = self.answer.tail();
-        let room = (due + 2) * (self.head.len() + tail.len() + 64);
+        let room = (due + 2)
+            * (self.head.len() + tail.len() + 64 + 96 * usize::from(self.answer.repeats_usage));
         let mut out = BytesMut::with_capacity(room);
         if self.answer.form == Form::Chat && self.sent == 0 && due > 0 {
             out.put(self.answer.opening().as_bytes());
             out.put(
                 &b"{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\
-                \"logprobs\":null,\"finish_reason\":null}],\"prompt_token_ids\":null}\n\n"[..],
+                \"logprobs\":null,\"finish_reason\":null}],\"prompt_token_ids\":null"[..],
             );
+            self.answer.close(0, &mut out);
         }
         let is_last = matches!(end, Some(End::Finished(_))) && due > 0;
         let plain = self.sent..tokens - u32::from(is_last);
@@ -223,6 +235,7 @@ impl Events {
                     out.put(self.head.as_bytes());
                     out.put(if is_last { word(tokens - 1) } else { "" }.as_bytes());
                     out.put(self.answer.last_tail(reason).as_bytes());
+                    self.answer.close(tokens, &mut out);
                 }
                 if self.answer.includes_usage {
                     let (usage, fingerprint) =
@@ -245,6 +258,7 @@ impl Events {
             out.extend_from_slice(self.head.as_bytes());
             out.extend_from_slice(word(token).as_bytes());
             out.extend_from_slice(tail.as_bytes());
+            self.answer.close(token + 1, out);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The paths of a server: OpenAI's, vLLM's own, and one for faults on command.
+//! The paths of a server: OpenAI's, those of its dialect, and one for faults on command.
 //!
 //! Must not know sockets.
 //!
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Query, Request, State};
-use axum::http::header::{AUTHORIZATION, CONTENT_TYPE};
+use axum::http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
 use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -22,15 +22,20 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use super::answer::{self, Answer, Form};
-use super::backend::Backend;
+use super::backend::{Backend, Wanted};
 use super::error::{ApiError, detail};
 use super::exchange::{self, Counting};
 use super::pathology::Order;
 use super::wanted::{self, Read};
 use crate::engine::{Condition, SleepLevel};
+use crate::exposition::{self, Health};
 
 /// Where faults are ordered.
 pub(super) const PATHOLOGY: &str = "/_loadgen/pathology";
+
+/// How long a health check that generates waits, SGLang's time, and how often it looks.
+const HEALTH_TIMEOUT: Duration = Duration::from_secs(20);
+const HEALTH_PERIOD: Duration = Duration::from_millis(20);
 
 /// Largest body: some two million token ids.
 const MAX_BODY_BYTES: usize = 16 << 20;
@@ -48,16 +53,26 @@ pub(super) fn router(backend: Arc<Backend>, api_key: Option<Arc<str>>) -> Router
     let pages =
         dialect.paths.iter().fold(Router::new(), |pages, path| pages.route(path, get(metrics)));
     let pages = if dialect.has_json { pages.route("/metrics", get(iterations)) } else { pages };
+    let manners = dialect.manners;
+    let own = manners.health.paths().iter();
+    let own = own.fold(Router::new(), |own, path| own.route(path, get(health)));
+    let own = match manners.has_vllm_paths {
+        true => own
+            .route("/ping", get(|| async {}).post(|| async {}))
+            .route("/load", get(load))
+            .route("/version", get(version))
+            .route("/sleep", post(fall_asleep))
+            .route("/wake_up", post(wake_up))
+            .route("/is_sleeping", get(is_sleeping)),
+        false => own,
+    };
+    let own = if manners.slots.is_some() { own.route("/slots", get(slots)) } else { own };
+    let still_loads = middleware::from_fn_with_state(Arc::clone(&backend), refuse_while_loading);
     Router::new()
         .merge(openai)
         .merge(pages)
-        .route("/health", get(|| async {}))
-        .route("/ping", get(|| async {}).post(|| async {}))
-        .route("/load", get(load))
-        .route("/version", get(version))
-        .route("/sleep", post(fall_asleep))
-        .route("/wake_up", post(wake_up))
-        .route("/is_sleeping", get(is_sleeping))
+        .merge(own)
+        .layer(still_loads)
         .route(PATHOLOGY, get(faults).post(order).delete(call_off))
         .fallback(|| async { detail(StatusCode::NOT_FOUND, "Not Found") })
         .method_not_allowed_fallback(|| async {
@@ -107,7 +122,7 @@ async fn chat_completions(
 async fn serve(
     backend: &Arc<Backend>,
     counting: Arc<Counting>,
-    Read { wanted, includes_usage }: Read,
+    Read { wanted, includes_usage, repeats_usage }: Read,
     form: Form,
 ) -> Result<Response, ApiError> {
     let (streams, prompt_tokens) = (wanted.streams, wanted.prompt_tokens);
@@ -126,6 +141,7 @@ async fn serve(
         fingerprint: format!("{}-{}", dialect.engine(), dialect.version),
         prompt_tokens,
         includes_usage,
+        repeats_usage,
     };
     if streams { Ok(answer.stream(ticket, counting)) } else { answer.whole(ticket).await }
 }
@@ -145,6 +161,51 @@ async fn models(State(backend): State<Arc<Backend>>) -> Response {
     Json(json!({"object": "list", "data": [model]})).into_response()
 }
 
+/// llama.cpp's answer to everything while it loads.
+async fn refuse_while_loading(
+    State(backend): State<Arc<Backend>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let is_loading = matches!(backend.life().borrow().condition, Condition::Starting(_));
+    if !is_loading {
+        return next.run(request).await;
+    }
+    let error = json!({"code": 503, "message": "Loading model", "type": "unavailable_error"});
+    (StatusCode::SERVICE_UNAVAILABLE, Json(json!({"error": error}))).into_response()
+}
+
+async fn health(State(backend): State<Arc<Backend>>) -> Response {
+    let unhealthy = match backend.settings.dialect.manners.health {
+        Health::Empty(_) => return StatusCode::OK.into_response(),
+        Health::Says(_, body) => {
+            return ([(CONTENT_TYPE, "application/json")], body).into_response();
+        }
+        Health::Generates(_, body) => body,
+    };
+    let (in_flight, before) = backend.work();
+    // Given up with the answer.
+    let _own = if in_flight == 0 { backend.submit(Wanted::probe()).ok() } else { None };
+    let makes_a_token = async {
+        while backend.work().1 == before {
+            sleep(HEALTH_PERIOD).await;
+        }
+    };
+    match tokio::time::timeout(HEALTH_TIMEOUT, makes_a_token).await {
+        Ok(()) => StatusCode::OK.into_response(),
+        Err(_elapsed) => (StatusCode::SERVICE_UNAVAILABLE, unhealthy).into_response(),
+    }
+}
+
+/// llama.cpp's slots: of their many fields those that tell whether one is free.
+async fn slots(State(backend): State<Arc<Backend>>) -> Response {
+    let tokens = backend.settings.profile.limits.max_model_tokens;
+    let slots = backend.slots().into_iter().enumerate().map(
+        |(id, is_processing)| json!({"id": id, "n_ctx": tokens, "is_processing": is_processing}),
+    );
+    Json(serde_json::Value::from_iter(slots)).into_response()
+}
+
 async fn load(State(backend): State<Arc<Backend>>) -> Response {
     Json(json!({"server_load": backend.load()})).into_response()
 }
@@ -153,12 +214,25 @@ async fn version(State(backend): State<Arc<Backend>>) -> Response {
     Json(json!({"version": backend.settings.dialect.version})).into_response()
 }
 
-async fn metrics(State(backend): State<Arc<Backend>>) -> Response {
+async fn metrics(State(backend): State<Arc<Backend>>, headers: HeaderMap) -> Response {
     match backend.scrape_ms() {
         0 => {}
         slow_ms => sleep(Duration::from_millis(slow_ms)).await,
     }
-    ([(CONTENT_TYPE, backend.settings.dialect.content_type)], backend.page()).into_response()
+    let dialect = backend.settings.dialect;
+    if dialect.has_underscores && wants_underscores(&headers) {
+        let page = exposition::with_underscores(&backend.page());
+        return ([(CONTENT_TYPE, exposition::UNDERSCORES_TYPE)], page).into_response();
+    }
+    ([(CONTENT_TYPE, dialect.content_type)], backend.page()).into_response()
+}
+
+/// OpenMetrics before all else, and no word of names with other characters.
+fn wants_underscores(headers: &HeaderMap) -> bool {
+    let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let first = accept.split(',').next().unwrap_or_default();
+    first.trim_start().starts_with("application/openmetrics-text")
+        && !first.contains("escaping=allow-utf-8")
 }
 
 async fn iterations(State(backend): State<Arc<Backend>>) -> Response {

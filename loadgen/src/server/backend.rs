@@ -16,7 +16,7 @@ use self::state::State;
 use super::clock::Clock;
 use super::feed::Feed;
 use super::pathology::{Order, Pathology};
-use crate::engine::{Condition, Prefix, Profile, Refused, SleepLevel, Time};
+use crate::engine::{Condition, Prefix, Profile, Refused, SleepLevel, Stage, Time};
 use crate::exposition::{Dialect, Exchange};
 
 /// What a server is.
@@ -41,11 +41,14 @@ pub(super) struct Life {
     pub(super) condition: Condition,
     /// Counts the processes that have been this server; connections belong to one of them.
     pub(super) process: u32,
+    pub(super) listens_while_loading: bool,
 }
 
 impl Life {
+    /// Whether connections are taken, by a server that does so while it loads or does not.
     pub(super) fn is_listening(&self) -> bool {
         match self.condition {
+            Condition::Starting(Stage::Load | Stage::Warm) => self.listens_while_loading,
             Condition::Ready
             | Condition::Asleep(_)
             | Condition::Waking(_)
@@ -64,6 +67,20 @@ pub(super) struct Wanted {
     pub(super) min_tokens: u32,
     pub(super) ignores_eos: bool,
     pub(super) streams: bool,
+}
+
+impl Wanted {
+    /// The token by which a health check finds out whether the engine works.
+    pub(super) fn probe() -> Wanted {
+        Wanted {
+            prompt_tokens: 1,
+            prefix: Prefix::Unknown,
+            max_tokens: 1,
+            min_tokens: 0,
+            ignores_eos: true,
+            streams: false,
+        }
+    }
 }
 
 /// Why a completion is not served.
@@ -189,6 +206,11 @@ impl Backend {
         InFlight { load, api_server }
     }
 
+    /// Counts a request as come in.
+    pub(super) fn arrive(&self, endpoint: &'static str, method: &'static str) {
+        self.lock().http.arrive(endpoint, method);
+    }
+
     pub(super) fn end_exchange(&self, exchange: &Exchange) {
         self.lock().http.record(exchange);
     }
@@ -198,6 +220,20 @@ impl Backend {
         let mut state = self.lock();
         let api_server = state.next_api_server();
         state.load[api_server].load(Ordering::Relaxed)
+    }
+
+    /// Requests in the engines, and tokens that they have made.
+    pub(super) fn work(&self) -> (usize, u64) {
+        let mut state = self.lock();
+        state.catch_up(self.clock.now());
+        (state.in_flight(), state.tokens())
+    }
+
+    /// Whether each place of a batch is taken.
+    pub(super) fn slots(&self) -> Vec<bool> {
+        let mut state = self.lock();
+        state.catch_up(self.clock.now());
+        state.slots()
     }
 
     pub(super) fn sleep(&self, level: SleepLevel) {

@@ -20,11 +20,13 @@ pub(super) const GENERATION: [&str; 2] = ["/v1/completions", "/v1/chat/completio
 /// Other paths that are counted.
 const COUNTED: [&str; 4] = ["/v1/models", "/sleep", "/wake_up", "/is_sleeping"];
 /// Paths that are not. Whatever else is asked for is counted as `none`.
-const EXCLUDED: [&str; 8] = [
+const EXCLUDED: [&str; 10] = [
     "/metrics",
     "/v1/metrics",
     "/prometheus/metrics",
     "/health",
+    "/health_generate",
+    "/slots",
     "/load",
     "/ping",
     "/version",
@@ -65,6 +67,10 @@ pub(super) async fn count(
     next: Next,
 ) -> Response {
     let path = request.uri().path();
+    let mut all = GENERATION.iter().chain(&COUNTED).chain(&EXCLUDED);
+    if let Some(known) = all.find(|known| **known == path) {
+        backend.arrive(known, method_name(request.method().as_str()));
+    }
     if EXCLUDED.contains(&path.trim_end_matches('/')) {
         return next.run(request).await;
     }

@@ -44,6 +44,9 @@ struct Body {
 struct StreamOptions {
     #[serde(default)]
     include_usage: bool,
+    /// Only beside `include_usage`, as in vLLM.
+    #[serde(default)]
+    continuous_usage_stats: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -79,6 +82,8 @@ struct Part {
 pub(super) struct Read {
     pub(super) wanted: Wanted,
     pub(super) includes_usage: bool,
+    /// In every event of a stream, too.
+    pub(super) repeats_usage: bool,
 }
 
 /// Reads the body of `/v1/completions`.
@@ -170,8 +175,9 @@ impl Body {
             ignores_eos: self.ignore_eos,
             streams: self.stream,
         };
-        let includes_usage = self.stream_options.is_some_and(|options| options.include_usage);
-        Ok(Read { wanted, includes_usage })
+        let options = self.stream_options.filter(|options| options.include_usage);
+        let repeats_usage = options.as_ref().is_some_and(|options| options.continuous_usage_stats);
+        Ok(Read { wanted, includes_usage: options.is_some(), repeats_usage })
     }
 }
 

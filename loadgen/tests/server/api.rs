@@ -94,6 +94,29 @@ fn a_stream_has_an_event_for_each_token_and_then_the_usage() {
 }
 
 #[test]
+fn with_continuous_usage_every_event_says_how_many_tokens_there_are() {
+    let engine = Engine::start(1, &[]);
+    let asked = |path: &str, prompt: (&str, Value), options: Value| {
+        let mut body = json!({
+            "max_tokens": 5, "ignore_eos": true, "stream": true, "stream_options": options,
+        });
+        body[prompt.0] = prompt.1;
+        let counts = events(&engine.post(path, &body.to_string()).body);
+        counts.iter().map(|event| event["usage"]["completion_tokens"].as_u64()).collect::<Vec<_>>()
+    };
+    let (completions, prompt) = ("/v1/completions", || ("prompt", json!("12345678")));
+    let both = json!({"include_usage": true, "continuous_usage_stats": true});
+    let counts = asked(completions, prompt(), both.clone());
+    assert_eq!(counts, [1, 2, 3, 4, 5, 5].map(Some));
+    let chat = ("messages", json!([{"role": "user", "content": "a"}]));
+    let counts = asked("/v1/chat/completions", chat, both);
+    assert_eq!(counts, [0, 1, 2, 3, 4, 5, 5].map(Some), "the role comes first");
+    // Nothing without `include_usage`, as in vLLM.
+    let alone = json!({"continuous_usage_stats": true});
+    assert_eq!(asked(completions, prompt(), alone), [None; 5]);
+}
+
+#[test]
 fn the_bytes_of_a_stream_are_those_of_the_real_server() {
     let engine = Engine::start(1, &[]);
     let body = engine.complete(2, true).reply().unwrap().body;

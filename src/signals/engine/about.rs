@@ -3,8 +3,6 @@
 //!
 //! Must not decide anything: the names themselves are the profiles'.
 
-use std::fmt;
-
 use super::profile::{Field, PROFILES, Profile, Row};
 use crate::trigger::EngineFamily;
 
@@ -12,25 +10,30 @@ use crate::trigger::EngineFamily;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Evidence {
-    /// Checked against pages of running servers: of which versions.
-    Captured(&'static str),
-    /// Uncaptured, but its names are those that the engine's own metrics code wrote without an
-    /// engine: of which version.
-    Written(&'static str),
+    /// Pages of running servers bear them out.
+    Captured,
+    /// Uncaptured, but the engine's own metrics code wrote them without an engine.
+    Written,
     /// Uncaptured: from the engine's own source or documentation alone.
     Uncaptured,
 }
 
-impl fmt::Display for Evidence {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Evidence::Captured(versions) => write!(f, "captured pages of {versions}"),
-            Evidence::Written(version) => {
-                write!(f, "uncaptured: pages of {version} without an engine")
-            }
-            Evidence::Uncaptured => f.write_str("uncaptured: its source alone"),
-        }
-    }
+/// A version of an engine whose names were checked, exactly that one: names change in patch
+/// releases too (vLLM's did in 0.9.2 and 0.11.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+pub struct Checked {
+    /// As the tags of images write it.
+    pub version: &'static str,
+    /// How.
+    pub evidence: Evidence,
+}
+
+const fn captured(version: &'static str) -> Checked {
+    Checked { version, evidence: Evidence::Captured }
+}
+
+const fn written(version: &'static str) -> Checked {
+    Checked { version, evidence: Evidence::Written }
 }
 
 /// What is known of one engine.
@@ -41,8 +44,8 @@ pub struct About {
     pub family: EngineFamily,
     /// The engine and the versions whose names are read.
     pub engine: &'static str,
-    /// How they are known.
-    pub evidence: Evidence,
+    /// The versions that were checked; of all others the source alone was read.
+    pub checked: &'static [Checked],
     /// Where the page is, and what switches it on.
     pub page: &'static str,
     /// What the engine does not tell, and what the scaler does without it.
@@ -54,18 +57,20 @@ impl About {
     pub const ALL: [About; 8] = [
         About {
             family: EngineFamily::Vllm,
-            engine: "vLLM 0.6 to 0.33, Ray's names too",
-            evidence: Evidence::Captured(
-                "0.9.1 (V0, V1) and 0.32.0; uncaptured: 0.11.0 and 0.20.2, of which there are pages \
-                 without an engine, 0.6 to 0.8, 0.33 and Ray's names, from the source alone",
-            ),
+            engine: "vLLM 0.6 to 0.33, Ray's names (uncaptured) too",
+            checked: &[
+                captured("0.9.1"),
+                captured("0.11.0"),
+                captured("0.20.2"),
+                captured("0.32.0"),
+            ],
             page: "`/metrics`, port 8000",
             without: "nothing; its limit of running requests is taken from what was seen",
         },
         About {
             family: EngineFamily::Sglang,
             engine: "SGLang 0.4 to 0.5.23",
-            evidence: Evidence::Written("0.5.23"),
+            checked: &[written("0.5.23")],
             page: "`/metrics`, port 30000, with --enable-metrics",
             without: "steps: the level comes from the throughput at saturation; its count at \
                       arrival (`sglang:http_requests_total`) is not read",
@@ -73,7 +78,7 @@ impl About {
         About {
             family: EngineFamily::Tgi,
             engine: "Text Generation Inference 2.0 to 3.3",
-            evidence: Evidence::Uncaptured,
+            checked: &[],
             page: "`/metrics`, port 80",
             without: "anything before the first request (missing, so it holds); tokens while they \
                       are made: the level comes from the throughput at saturation; time to first \
@@ -83,7 +88,7 @@ impl About {
         About {
             family: EngineFamily::Trtllm,
             engine: "trtllm-serve of 2026",
-            evidence: Evidence::Uncaptured,
+            checked: &[],
             page: "`/prometheus/metrics`, port 8000, with `enable_iter_perf_stats` and \
                    `return_perf_metrics`; `/metrics` is JSON and unreadable",
             without: "load before the first request (unknown, so it holds); steps, and tokens \
@@ -93,7 +98,7 @@ impl About {
         About {
             family: EngineFamily::Triton,
             engine: "Triton with the TensorRT-LLM backend, 24.05 on",
-            evidence: Evidence::Uncaptured,
+            checked: &[],
             page: "`/metrics`, port 8002",
             without: "tokens while they are made: the level comes from the throughput at \
                       saturation; time between tokens: only the first response is watched; \
@@ -102,7 +107,7 @@ impl About {
         About {
             family: EngineFamily::LlamaCpp,
             engine: "llama.cpp, `llama-server`",
-            evidence: Evidence::Captured("builds 10434 and 11549"),
+            checked: &[captured("b10434"), captured("b11549")],
             page: "`/metrics`, port 8080, with --metrics",
             without: "ended requests, KV cache, time to first token: the level comes from the \
                       tokens made at saturation",
@@ -110,7 +115,7 @@ impl About {
         About {
             family: EngineFamily::LmDeploy,
             engine: "LMDeploy 0.9 to 0.18",
-            evidence: Evidence::Written("0.18.0"),
+            checked: &[written("0.18.0")],
             page: "`/metrics`, port 23333, with --enable-metrics",
             without: "steps and the size of the KV cache: the level comes from the throughput at \
                       saturation",
@@ -118,7 +123,7 @@ impl About {
         About {
             family: EngineFamily::Nim,
             engine: "NVIDIA NIM for LLMs 1.0 to 1.14",
-            evidence: Evidence::Uncaptured,
+            checked: &[],
             page: "`/v1/metrics`, port 8000",
             without: "steps and the size of the KV cache: the level comes from the throughput at \
                       saturation",
@@ -129,6 +134,46 @@ impl About {
     #[must_use]
     pub fn of(family: EngineFamily) -> Option<&'static About> {
         About::ALL.iter().find(|about| about.family == family)
+    }
+
+    /// How the names of one server are known, of which `version` is what its image's tag says, if it
+    /// does, and `by_ray` that Ray spells them; `None` where that depends on a version that nobody
+    /// tells.
+    #[must_use]
+    pub fn evidence(&self, version: Option<&str>, by_ray: bool) -> Option<Evidence> {
+        if by_ray {
+            return Some(Evidence::Uncaptured);
+        }
+        let of = |version| self.checked.iter().find(|checked| checked.version == version);
+        match version {
+            Some(version) => Some(of(version).map_or(Evidence::Uncaptured, |found| found.evidence)),
+            None => {
+                let depends = self.checked.iter().any(|one| one.evidence == Evidence::Captured);
+                (!depends).then_some(Evidence::Uncaptured)
+            }
+        }
+    }
+
+    /// How the names are known, over all versions.
+    #[must_use]
+    pub fn known(&self) -> String {
+        let of = |evidence| {
+            let versions = self.checked.iter().filter(|checked| checked.evidence == evidence);
+            versions.map(|checked| checked.version).collect::<Vec<_>>().join(", ")
+        };
+        let (captured, written) = (of(Evidence::Captured), of(Evidence::Written));
+        let mut parts = Vec::new();
+        if !captured.is_empty() {
+            parts.push(format!("captured pages of {captured}"));
+        }
+        if !written.is_empty() {
+            parts.push(format!("uncaptured: pages of {written} without an engine"));
+        }
+        parts.push(match parts.is_empty() {
+            true => "uncaptured: its source alone".to_owned(),
+            false => "other versions uncaptured: the source alone".to_owned(),
+        });
+        parts.join("; ")
     }
 
     /// What is read, with the names of its series in their first spelling: the alternatives in their
@@ -204,6 +249,27 @@ mod tests {
             assert_eq!(json["family"], named.unwrap().0);
         }
         assert_eq!(EngineFamily::NAMED.len(), About::ALL.len());
+    }
+
+    #[test]
+    fn evidence_is_of_one_version_and_one_spelling() {
+        let of = |family| About::of(family).unwrap();
+        let vllm = of(EngineFamily::Vllm);
+        for (version, evidence) in [
+            (Some("0.32.0"), Some(Evidence::Captured)),
+            (Some("0.9.1"), Some(Evidence::Captured)),
+            // The KV gauge has another name there.
+            (Some("0.9.2"), Some(Evidence::Uncaptured)),
+            (Some("0.33.0"), Some(Evidence::Uncaptured)),
+            (None, None),
+        ] {
+            assert_eq!(vllm.evidence(version, false), evidence, "{version:?}");
+            assert_eq!(vllm.evidence(version, true), Some(Evidence::Uncaptured), "Ray's names");
+        }
+        let lmdeploy = of(EngineFamily::LmDeploy);
+        assert_eq!(lmdeploy.evidence(Some("0.18.0"), false), Some(Evidence::Written));
+        assert_eq!(lmdeploy.evidence(None, false), Some(Evidence::Uncaptured), "none is captured");
+        assert_eq!(of(EngineFamily::Nim).evidence(None, false), Some(Evidence::Uncaptured));
     }
 
     #[test]

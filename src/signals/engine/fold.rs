@@ -40,11 +40,10 @@ const MAX_FURTHER: usize = 64;
 
 /// Labels by which routers and gateways mark the engines' names that they repeat: the
 /// production-stack router and SGLang's model gateway.
-const ROUTER_LABELS: [&str; 2] = ["server", "worker_addr"];
+const ROUTER_LABELS: [&str; 2] = profile::ROUTER_LABELS;
 
 /// A series that only the production-stack router has, under vLLM's prefix.
-const ROUTER_NAMES: [&[u8]; 2] =
-    [b"vllm:num_incoming_requests_total", b"vllm_num_incoming_requests_total"];
+const ROUTER_NAMES: [&[u8]; 2] = profile::ROUTER_NAMES;
 
 /// The series of one target, from a page or from Prometheus.
 #[derive(Debug)]

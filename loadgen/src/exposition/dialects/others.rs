@@ -2,7 +2,7 @@
 //!
 //! Must not define a family.
 
-use super::{BeforeFirst, Dialect, Evidence, Label, Numbers, PYTHON};
+use super::{BeforeFirst, Dialect, Evidence, Health, Label, Manners, Numbers, PYTHON};
 use crate::exposition::families::{llama_cpp, lmdeploy, nim, sglang, tgi, triton, trtllm};
 
 impl Dialect {
@@ -12,6 +12,11 @@ impl Dialect {
         version: "0.5.23",
         evidence: Evidence::Written,
         namespace: "sglang:",
+        has_underscores: true,
+        manners: Manners {
+            health: Health::Generates(&["/health", "/health_generate"], ""),
+            ..Manners::OTHER
+        },
         families: sglang::ALL,
         labels: &[
             Label::Model("model_name"),
@@ -31,6 +36,13 @@ impl Dialect {
         version: "3.3.6",
         content_type: "text/plain; charset=utf-8",
         namespace: "tgi_",
+        manners: Manners {
+            health: Health::Generates(
+                &["/health"],
+                "{\"error\":\"unhealthy\",\"error_type\":\"healthcheck\"}",
+            ),
+            ..Manners::OTHER
+        },
         families: tgi::ALL,
         labels: &[],
         counter_suffix: "",
@@ -46,6 +58,7 @@ impl Dialect {
         paths: &["/prometheus/metrics", "/prometheus/metrics/"],
         has_json: true,
         namespace: "trtllm_",
+        manners: Manners::OTHER,
         families: trtllm::ALL,
         labels: &[Label::Model("model_name"), Label::Fixed("engine_type", "trtllm")],
         always_multiprocess: true,
@@ -59,6 +72,10 @@ impl Dialect {
         version: "2.73.0",
         content_type: "text/plain; charset=utf-8",
         namespace: "nv_",
+        manners: Manners {
+            health: Health::Empty(&["/v2/health/ready", "/v2/health/live"]),
+            ..Manners::OTHER
+        },
         families: triton::ALL,
         labels: &[Label::Fixed("model", "tensorrt_llm"), Label::Fixed("version", "1")],
         counter_suffix: "",
@@ -73,6 +90,12 @@ impl Dialect {
         evidence: Evidence::Captured,
         content_type: "text/plain; version=0.0.4",
         namespace: "llamacpp:",
+        manners: Manners {
+            health: Health::Says(&["/health"], "{\"status\":\"ok\"}"),
+            listens_while_loading: true,
+            slots: Some(4),
+            ..Manners::OTHER
+        },
         families: llama_cpp::ALL,
         labels: &[],
         counter_suffix: "",
@@ -86,6 +109,8 @@ impl Dialect {
         version: "0.18.0",
         evidence: Evidence::Written,
         namespace: "lmdeploy:",
+        has_underscores: true,
+        manners: Manners::OTHER,
         families: lmdeploy::ALL,
         labels: &[Label::Model("model_name"), Label::Rank("engine")],
         has_process: true,
@@ -98,6 +123,13 @@ impl Dialect {
         version: "1.14.0",
         paths: &["/v1/metrics"],
         namespace: "",
+        manners: Manners {
+            health: Health::Says(
+                &["/v1/health/ready", "/v1/health/live"],
+                "{\"object\":\"health.response\",\"message\":\"Service is ready.\"}",
+            ),
+            ..Manners::OTHER
+        },
         families: nim::ALL,
         labels: &[Label::Model("model_name")],
         has_process: true,

@@ -38,25 +38,51 @@ impl Dialect {
         ..V1
     };
 
-    /// vLLM 0.20. Its page is what its own statistics logger wrote, without an engine.
+    /// vLLM 0.20.
     pub const VLLM_0_20: Dialect = Dialect {
         name: "vllm-0.20",
         version: "0.20.2",
-        evidence: Evidence::Written,
+        evidence: Evidence::Captured,
         content_type: TEXT_1,
         families: FAMILIES_0_20,
         ..V1
     };
 
-    /// vLLM 0.11.0 with the V1 engine. Its page is what its own statistics logger wrote, without
-    /// an engine.
+    /// vLLM 0.11.0 with the V1 engine.
     pub const VLLM_0_11: Dialect = Dialect {
         name: "vllm-0.11",
         version: "0.11.0",
-        evidence: Evidence::Written,
+        evidence: Evidence::Captured,
         content_type: TEXT_1,
         families: FAMILIES_0_11,
         ..V1
+    };
+
+    /// vLLM 0.9.2 with the V1 engine, which has the KV gauge and the prefix cache under both of
+    /// their names.
+    pub const VLLM_0_9_2: Dialect = Dialect {
+        name: "vllm-0.9.2",
+        version: "0.9.2",
+        evidence: Evidence::Uncaptured,
+        families: FAMILIES_0_9_2,
+        ..Dialect::VLLM_0_9_1_V1
+    };
+
+    /// vLLM 0.8.5 with the V1 engine, whose names are those of 0.9.1 by its source.
+    pub const VLLM_0_8: Dialect = Dialect {
+        name: "vllm-0.8",
+        version: "0.8.5",
+        evidence: Evidence::Uncaptured,
+        ..Dialect::VLLM_0_9_1_V1
+    };
+
+    /// vLLM 0.6.6 with the V0 engine: what 0.9.1 has of it, and what was swapped to the host.
+    pub const VLLM_0_6: Dialect = Dialect {
+        name: "vllm-0.6",
+        version: "0.6.6",
+        evidence: Evidence::Uncaptured,
+        families: FAMILIES_0_6,
+        ..Dialect::VLLM_0_9_1_V0
     };
 
     /// vLLM 0.9.1 with the V1 engine, its default.
@@ -65,7 +91,11 @@ impl Dialect {
         version: "0.9.1",
         evidence: Evidence::Captured,
         content_type: TEXT_0,
-        manners: Manners { gauges_stick_after_abort: true, hangs_on_sigterm: true },
+        manners: Manners {
+            gauges_stick_after_abort: true,
+            hangs_on_sigterm: true,
+            ..Manners::VLLM
+        },
         families: FAMILIES_0_9_1_V1,
         ..V1
     };
@@ -76,7 +106,7 @@ impl Dialect {
         version: "0.9.1",
         evidence: Evidence::Captured,
         content_type: TEXT_0,
-        manners: Manners { gauges_stick_after_abort: false, hangs_on_sigterm: true },
+        manners: Manners { hangs_on_sigterm: true, ..Manners::VLLM },
         families: FAMILIES_0_9_1_V0,
         labels: &[Label::Model("model_name")],
         always_multiprocess: true,
@@ -243,6 +273,61 @@ const FAMILIES_0_9_1_V1: &[Family] = &[
     f::REQUEST_PREFILL_TIME_SECONDS,
     f::REQUEST_DECODE_TIME_SECONDS,
     old::CACHE_CONFIG_INFO_0_9_1,
+];
+
+const FAMILIES_0_9_2: &[Family] = &[
+    f::NUM_REQUESTS_RUNNING,
+    f::NUM_REQUESTS_WAITING,
+    old::GPU_CACHE_USAGE_PERC_0_9_2,
+    old::GPU_PREFIX_CACHE_QUERIES_0_9_2,
+    old::GPU_PREFIX_CACHE_HITS_0_9_2,
+    old::KV_CACHE_USAGE_PERC_0_11,
+    f::PREFIX_CACHE_QUERIES,
+    f::PREFIX_CACHE_HITS,
+    f::NUM_PREEMPTIONS,
+    f::PROMPT_TOKENS,
+    f::GENERATION_TOKENS,
+    old::REQUEST_SUCCESS_0_9_1,
+    f::REQUEST_PROMPT_TOKENS,
+    f::REQUEST_GENERATION_TOKENS,
+    f::ITERATION_TOKENS_TOTAL,
+    f::REQUEST_MAX_NUM_GENERATION_TOKENS,
+    f::REQUEST_PARAMS_N,
+    f::REQUEST_PARAMS_MAX_TOKENS,
+    f::TIME_TO_FIRST_TOKEN_SECONDS,
+    old::TIME_PER_OUTPUT_TOKEN_SECONDS,
+    f::E2E_REQUEST_LATENCY_SECONDS,
+    f::REQUEST_QUEUE_TIME_SECONDS,
+    f::REQUEST_INFERENCE_TIME_SECONDS,
+    f::REQUEST_PREFILL_TIME_SECONDS,
+    f::REQUEST_DECODE_TIME_SECONDS,
+    old::CACHE_CONFIG_INFO_0_9_1,
+];
+
+const FAMILIES_0_6: &[Family] = &[
+    old::NUM_REQUESTS_RUNNING_V0,
+    old::NUM_REQUESTS_SWAPPED,
+    f::NUM_REQUESTS_WAITING,
+    old::GPU_CACHE_USAGE_PERC_V0,
+    old::CPU_CACHE_USAGE_PERC,
+    f::NUM_PREEMPTIONS,
+    f::PROMPT_TOKENS,
+    f::GENERATION_TOKENS,
+    f::ITERATION_TOKENS_TOTAL,
+    f::TIME_TO_FIRST_TOKEN_SECONDS,
+    old::TIME_PER_OUTPUT_TOKEN_SECONDS,
+    old::E2E_REQUEST_LATENCY_SECONDS_V0,
+    f::REQUEST_QUEUE_TIME_SECONDS,
+    f::REQUEST_INFERENCE_TIME_SECONDS,
+    f::REQUEST_PREFILL_TIME_SECONDS,
+    f::REQUEST_DECODE_TIME_SECONDS,
+    f::REQUEST_PROMPT_TOKENS,
+    f::REQUEST_GENERATION_TOKENS,
+    f::REQUEST_PARAMS_N,
+    f::REQUEST_MAX_NUM_GENERATION_TOKENS,
+    f::REQUEST_PARAMS_MAX_TOKENS,
+    old::REQUEST_SUCCESS_V0,
+    old::CACHE_CONFIG_INFO_V0,
 ];
 
 const FAMILIES_0_9_1_V0: &[Family] = &[

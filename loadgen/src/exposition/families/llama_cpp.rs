@@ -38,11 +38,11 @@ pub(in crate::exposition) const ALL: &[Family] = &[
         "Total number of llama_decode() calls, excluding speculative decoding and multimodal decoding",
         Rows::Counter(&[(&[], steps)]),
     ),
-    // The simulated engine does not keep the longest sequence.
+    // Of requests that have ended; the real server counts a running one too.
     family(
         "n_tokens_max",
         "Largest observed sequence length (prompt + generation)",
-        Rows::Counter(&[(&[], |_| 0.0)]),
+        Rows::Counter(&[(&[], |rank| rank.metrics.longest_sequence as f64)]),
     ),
     family(
         "spec_decode_num_draft_tokens_total",

@@ -1,8 +1,10 @@
 //! SGLang's families, those of its load, tokens and latency.
 //!
 //! Must not hold logic. Uncaptured: names, texts and types are those that SGLang 0.5.23's own code
-//! makes without an engine (`tests/data/pages`). `http_requests_total`, its count at arrival, is left
-//! out. The buckets are the simulated engine's, and all families have the labels of the scheduler's.
+//! makes without an engine (`tests/data/pages`), but for `http_requests_total`, which its HTTP layer
+//! has by its source. The buckets are the simulated engine's, all families have the labels of the
+//! scheduler's, and the token counters do not have `is_streaming`. `gen_throughput` is the mean over
+//! all working time, where SGLang has that of its last interval.
 
 use super::vllm::TIME_TO_FIRST_TOKEN_SECONDS;
 use super::{Family, Rows, Unit, family, finished, used_share};
@@ -18,6 +20,14 @@ pub(in crate::exposition) const ALL: &[Family] = &[
         "The number of used tokens.",
         Rows::Gauge(&[(&[], |rank| {
             (rank.gauges.kv_blocks_used * rank.profile.kv.block_tokens) as f64
+        })]),
+    ),
+    family(
+        "gen_throughput",
+        "The generation throughput (token/s).",
+        Rows::Gauge(&[(&[], |rank| match rank.gauges.running {
+            0 => 0.0,
+            _ => rank.metrics.generation_tokens as f64 / rank.busy_s.max(f64::MIN_POSITIVE),
         })]),
     ),
     family("token_usage", "The token usage.", Rows::Gauge(&[(&[], |rank| used_share(rank, 0))])),
@@ -81,4 +91,5 @@ pub(in crate::exposition) const ALL: &[Family] = &[
         "Histogram of queueing time in seconds.",
         Rows::Histogram(|metrics| &metrics.queue_time, Unit::Seconds),
     ),
+    family("http_requests", "Total number of HTTP requests by endpoint and method", Rows::Arrivals),
 ];

@@ -3,7 +3,9 @@
 //! Must not hold logic. Uncaptured: names and texts are those of TGI 3's source. Of the real page
 //! this one differs in four ways: the buckets are the simulated engine's, prefill and decode are
 //! one pass, a prompt's length counts when its request ends instead of when it is accepted, and the
-//! count at arrival leaves out what was turned away.
+//! count at arrival leaves out what was turned away. Left out are the times of batches
+//! (`batch_inference_duration`, `batch_forward_duration`, `batch_decode_duration`,
+//! `batch_filter_duration`) and of validation.
 
 use super::{Family, Rows, Unit, family, finished, steps, succeeded, waiting};
 
@@ -53,6 +55,11 @@ pub(in crate::exposition) const ALL: &[Family] = &[
         "request_generated_tokens",
         "Generated tokens per request",
         Rows::Histogram(|metrics| &metrics.request_generation_tokens, Unit::Tokens),
+    ),
+    family(
+        "request_max_new_tokens",
+        "Maximum new tokens per request",
+        Rows::Histogram(|metrics| &metrics.request_max_tokens, Unit::Tokens),
     ),
     family(
         "request_duration",

@@ -1,6 +1,8 @@
 //! trtllm-serve's families, those of its load, tokens and latency.
 //!
-//! Must not hold logic. Uncaptured: names and texts are those of TensorRT-LLM's source in 2026.
+//! Must not hold logic. Uncaptured: names and texts are those of TensorRT-LLM's source in 2026. Left
+//! out are `request_error`, `iteration_latency_seconds`, and the counts of context and generation
+//! requests, which the simulated engine does not keep apart.
 
 use super::vllm::{
     E2E_REQUEST_LATENCY_SECONDS, REQUEST_DECODE_TIME_SECONDS, REQUEST_INFERENCE_TIME_SECONDS,
@@ -59,6 +61,23 @@ pub(in crate::exposition) const ALL: &[Family] = &[
         "num_requests_waiting",
         "Number of queued requests",
         Rows::StepGauge(&[(&[PID], waiting)]),
+    ),
+    family(
+        "num_scheduled_requests",
+        "Number of scheduled requests",
+        Rows::StepGauge(&[(&[PID], |rank| rank.gauges.running as f64)]),
+    ),
+    family(
+        "num_paused_requests",
+        "Number of paused requests",
+        Rows::StepGauge(&[(&[PID], |_| 0.0)]),
+    ),
+    family(
+        "kv_cache_hit_rate",
+        "KV cache hit rate",
+        Rows::StepGauge(&[(&[PID], |rank| {
+            rank.metrics.prefix_hits as f64 / (rank.metrics.prefix_queries as f64).max(1.0)
+        })]),
     ),
     family(
         "max_num_active_requests",

@@ -11,6 +11,37 @@ pub(in crate::exposition) const GPU_CACHE_USAGE_PERC: Family = family(
     Rows::StepGauge(&[(&[], |rank| used_share(rank, 1))]),
 );
 
+pub(in crate::exposition) const GPU_CACHE_USAGE_PERC_0_9_2: Family = family(
+    "gpu_cache_usage_perc",
+    "GPU KV-cache usage. 1 means 100 percent usage.DEPRECATED: Use vllm:kv_cache_usage_perc instead.",
+    Rows::StepGauge(&[(&[], |rank| used_share(rank, 1))]),
+);
+
+pub(in crate::exposition) const GPU_PREFIX_CACHE_QUERIES_0_9_2: Family = family(
+    "gpu_prefix_cache_queries",
+    "GPU prefix cache queries, in terms of number of queried tokens.DEPRECATED: Use vllm:prefix_cache_queries instead.",
+    Rows::Counter(&[(&[], |rank| rank.metrics.prefix_queries as f64)]),
+);
+
+pub(in crate::exposition) const GPU_PREFIX_CACHE_HITS_0_9_2: Family = family(
+    "gpu_prefix_cache_hits",
+    "GPU prefix cache hits, in terms of number of cached tokens.DEPRECATED: Use vllm:prefix_cache_hits instead.",
+    Rows::Counter(&[(&[], |rank| rank.metrics.prefix_hits as f64)]),
+);
+
+/// V0 until 0.9.0; V1 never swaps, and neither does the simulated engine.
+pub(in crate::exposition) const NUM_REQUESTS_SWAPPED: Family = family(
+    "num_requests_swapped",
+    "Number of requests swapped to CPU.",
+    Rows::StepGauge(&[(&[], |_| 0.0)]),
+);
+
+pub(in crate::exposition) const CPU_CACHE_USAGE_PERC: Family = family(
+    "cpu_cache_usage_perc",
+    "CPU KV-cache usage. 1 means 100 percent usage.",
+    Rows::StepGauge(&[(&[], |_| 0.0)]),
+);
+
 pub(in crate::exposition) const GPU_CACHE_USAGE_PERC_V0: Family = family(
     "gpu_cache_usage_perc",
     "GPU KV-cache usage. 1 means 100 percent usage.",
@@ -162,7 +193,7 @@ pub(in crate::exposition) const CACHE_CONFIG_INFO_0_11: Family = family(
         ("cache_dtype", Setting::Fixed("auto")),
         ("calculate_kv_scales", Setting::Fixed("False")),
         ("cpu_kvcache_space_bytes", Setting::Fixed("None")),
-        ("cpu_offload_gb", Setting::Fixed("0")),
+        ("cpu_offload_gb", Setting::Fixed("0.0")),
         ("enable_prefix_caching", Setting::PrefixCaching),
         ("engine", Setting::Engine),
         ("gpu_memory_utilization", Setting::Fixed("0.9")),
@@ -172,7 +203,7 @@ pub(in crate::exposition) const CACHE_CONFIG_INFO_0_11: Family = family(
         ("mamba_cache_dtype", Setting::Fixed("auto")),
         ("mamba_page_size_padded", Setting::Fixed("None")),
         ("mamba_ssm_cache_dtype", Setting::Fixed("auto")),
-        ("num_cpu_blocks", Setting::Fixed("0")),
+        ("num_cpu_blocks", Setting::Fixed("None")),
         ("num_gpu_blocks", Setting::Blocks),
         ("num_gpu_blocks_override", Setting::Fixed("None")),
         ("prefix_caching_hash_algo", Setting::Fixed("sha256")),

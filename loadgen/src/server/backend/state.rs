@@ -47,6 +47,8 @@ pub(super) struct State {
     rejections: u64,
     frozen: Option<Vec<Gauges>>,
     stuck: Option<Stuck>,
+    /// Steps that a reader of the JSON has been told.
+    told_steps: u64,
 }
 
 /// Gauges that stay as they were when a client went away.
@@ -78,11 +80,16 @@ impl State {
             rejections: 0,
             frozen: None,
             stuck: None,
+            told_steps: 0,
         }
     }
 
     pub(super) fn life(&self) -> Life {
-        Life { condition: self.ranks[0].condition(), process: self.process }
+        Life {
+            condition: self.ranks[0].condition(),
+            process: self.process,
+            listens_while_loading: self.settings.dialect.manners.listens_while_loading,
+        }
     }
 
     /// Lets time pass until the clock's time, or a slice of it; returns how far it got.
@@ -121,8 +128,7 @@ impl State {
         wanted: Wanted,
         now: Time,
     ) -> Result<(u64, Arc<Feed>), Refusal> {
-        let in_flight: usize = self.ranks.iter().map(|rank| rank.engine().in_flight()).sum();
-        if self.admission_limit().is_some_and(|most| in_flight >= most) {
+        if self.admission_limit().is_some_and(|most| self.in_flight() >= most) {
             self.rejections += 1;
             return Err(Refusal::Busy);
         }
@@ -221,8 +227,26 @@ impl State {
     }
 
     /// What trtllm-serve answers where others have their page.
-    pub(super) fn iterations(&self) -> String {
+    ///
+    /// A step is told to its first reader only.
+    pub(super) fn iterations(&mut self) -> String {
+        let steps = |rank: &Replica| rank.engine().metrics().iteration_tokens.count();
+        let steps: u64 = self.ranks.iter().map(steps).sum();
+        if std::mem::replace(&mut self.told_steps, steps) == steps {
+            return exposition::iterations(&[]);
+        }
         exposition::iterations(&self.ranks.iter().map(Rank::of).collect::<Vec<_>>())
+    }
+
+    pub(super) fn slots(&self) -> Vec<bool> {
+        let running: usize =
+            self.ranks.iter().map(|rank| rank.engine().metrics().gauges.running).sum();
+        let slots = self.settings.profile.limits.max_num_seqs * self.ranks.len();
+        (0..slots).map(|slot| slot < running).collect()
+    }
+
+    pub(super) fn in_flight(&self) -> usize {
+        self.ranks.iter().map(|rank| rank.engine().in_flight()).sum()
     }
 
     fn begin(&mut self, pathology: &Pathology) {
@@ -266,6 +290,7 @@ impl State {
         self.rejections = 0;
         self.frozen = None;
         self.stuck = None;
+        self.told_steps = 0;
     }
 
     fn admission_limit(&self) -> Option<usize> {
@@ -276,7 +301,7 @@ impl State {
         self.ranks.iter().map(|rank| rank.engine().metrics().gauges).collect()
     }
 
-    fn tokens(&self) -> u64 {
+    pub(super) fn tokens(&self) -> u64 {
         self.ranks.iter().map(|rank| rank.engine().metrics().generation_tokens).sum()
     }
 

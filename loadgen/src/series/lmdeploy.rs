@@ -3,8 +3,7 @@
 //! Data only. Uncaptured: the names are those of LMDeploy's source (`metrics/loggers.py`); no page
 //! of a running server was at hand to check them.
 
-use super::profile::{Field, Profile, Row};
-use crate::trigger::EngineFamily;
+use super::{EngineFamily, Field, Profile, Row};
 
 /// Rows sorted by name.
 ///

@@ -3,8 +3,7 @@
 //! Data only. Uncaptured: the names are those of the backend's source and of the page in its own
 //! documentation; no running server was at hand to check them.
 
-use super::profile::{Field, Profile, Row};
-use crate::trigger::EngineFamily;
+use super::{EngineFamily, Field, Profile, Row};
 
 /// Rows sorted by name.
 ///

@@ -6,8 +6,7 @@
 //! 1.0 and 1.1 have no gauge of load under any name, and at `/metrics` is JSON that each reader
 //! takes away from the next: both are unreadable here, and said to be.
 
-use super::profile::{Field, Profile, Row};
-use crate::trigger::EngineFamily;
+use super::{EngineFamily, Field, Profile, Row};
 
 /// Rows sorted by name.
 ///

@@ -3,8 +3,7 @@
 //! Data only. Uncaptured: the names are those of SGLang's own wheels, and of 0.5.23 those that its
 //! metrics code wrote without an engine; no page of a running server was at hand to check them.
 
-use super::profile::{Field, Profile, Row};
-use crate::trigger::EngineFamily;
+use super::{EngineFamily, Field, Profile, Row};
 
 /// Rows sorted by name.
 ///

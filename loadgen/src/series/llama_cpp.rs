@@ -2,8 +2,7 @@
 //!
 //! Data only. Sources: llama.cpp's own source, and pages captured from builds 10434 and 11549.
 
-use super::profile::{Field, Profile, Row};
-use crate::trigger::EngineFamily;
+use super::{EngineFamily, Field, Profile, Row};
 
 /// Rows sorted by name.
 ///
