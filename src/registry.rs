@@ -278,8 +278,8 @@ impl Registry {
         let index = self.shared.index.load();
         let mut refused: Vec<_> = index
             .iter()
-            .filter(|(_, slot)| slot.variants.lacks_some(&slot.workload))
-            .map(|(key, slot)| (key, slot.variants.refused(&slot.workload).refused))
+            .filter(|slot| slot.variants.lacks_some(&slot.workload))
+            .map(|slot| (slot.workload.key.clone(), slot.variants.refused(&slot.workload).refused))
             .filter(|(_, faults)| !faults.is_empty())
             .collect();
         refused.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));

@@ -41,6 +41,12 @@ impl KeptSample {
         self.0.at
     }
 
+    /// Whether the engine said that it sleeps.
+    #[must_use]
+    pub fn is_asleep(&self) -> bool {
+        self.0.asleep == Some(true)
+    }
+
     /// The sample to be changed; who else has it keeps it as it is.
     pub fn edit(&mut self) -> Edit<'_> {
         Edit { sample: self.get(), kept: self }

@@ -152,8 +152,8 @@ impl Members {
         self.align(engines);
         let mut seen = Seen { whole: true, learnable: true, ..Seen::default() };
         let serves = |engine: &&Engine| {
-            let asleep = engine.reading.last().and_then(|sample| sample.asleep);
-            engine.phase == Phase::Ready && asleep != Some(true)
+            let asleep = engine.reading.last().is_some_and(KeptSample::is_asleep);
+            engine.phase == Phase::Ready && !asleep
         };
         let ready = count_of(engines.iter().filter(serves).count());
         for (member, engine) in self.list.iter_mut().zip(engines) {
@@ -332,7 +332,7 @@ impl Member {
     }
 
     fn asleep(&self) -> bool {
-        self.last.as_ref().is_some_and(|sample| sample.asleep == Some(true))
+        self.last.as_ref().is_some_and(KeptSample::is_asleep)
     }
 
     fn add_to(&self, sample: &EngineSample, age_ms: u64, slo: Slo, seen: &mut Seen) {

@@ -115,7 +115,7 @@ impl Freshness {
     /// Whether the last sample said that the engine sleeps.
     #[must_use]
     pub fn sleeps(&self) -> bool {
-        self.last.as_ref().is_some_and(|last| last.sample.get().asleep == Some(true))
+        self.last.as_ref().is_some_and(|last| last.sample.is_asleep())
     }
 
     /// Age from which a sample is stale, and time in the future from which none can be: the larger of

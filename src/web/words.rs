@@ -5,8 +5,8 @@
 mod kubernetes;
 
 use crate::decision::{
-    Answer, Decision, Engine, Health, LevelSource, Mode, Phase, Reason, Rule, Spec, Unavailable,
-    Why, ZeroAfter,
+    Answer, Decision, Engine, Health, KeptSample, LevelSource, Mode, Phase, Reason, Rule, Spec,
+    Unavailable, Why, ZeroAfter,
 };
 use crate::duration::format_millis;
 
@@ -110,7 +110,7 @@ fn queue(decision: &Decision) -> String {
 
 fn sleeps(engine: &Engine) -> bool {
     let sample = engine.reading.last().filter(|_| engine.phase == Phase::Ready);
-    sample.is_some_and(|sample| sample.asleep == Some(true))
+    sample.is_some_and(KeptSample::is_asleep)
 }
 
 /// What is not whole; `None` if everything is.

@@ -86,13 +86,15 @@ fn asleep_beside(observation: &Observation, n: u32, now: Moment) -> Observation 
     let replicas = &mut observation.replicas;
     replicas.spec = replicas.spec.map(|spec| spec + n);
     replicas.ready += n;
-    let value = Arc::new(EngineSample { at: now, asleep: Some(true), ..idle_sample() });
-    observation.engines.extend((0..n).map(|index| Engine {
+    let value = EngineSample { at: now, asleep: Some(true), ..idle_sample() };
+    let sleeper = |index| Engine {
         id: format!("sleeper-{index}").into(),
         phase: Phase::Ready,
         ready_ms: Some(3_600_000),
-        reading: Reading::Fresh { value: Arc::clone(&value), age_ms: 0 },
-    }));
+        reading: Reading::Fresh { value: value.into(), age_ms: 0 },
+    };
+    let engines = std::mem::take(&mut observation.engines).into_vec();
+    observation.engines = engines.into_iter().chain((0..n).map(sleeper)).collect();
     observation
 }
 

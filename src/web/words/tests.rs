@@ -1,6 +1,5 @@
 //! Sentences that people read, each with the numbers that must be in it.
 
-use std::sync::Arc;
 
 use super::*;
 use crate::decision::{EngineSample, Next, Phase, Reading, Reason, Vote};
@@ -91,7 +90,7 @@ fn who_sleeps_is_told_beside_the_queue() {
     let decision = by(Rule::Queue, 7, 2, Some(40.0));
     let engine = |asleep| {
         let value = EngineSample { asleep: Some(asleep), ..EngineSample::default() };
-        let reading = Reading::Fresh { value: Arc::new(value), age_ms: 0 };
+        let reading = Reading::Fresh { value: value.into(), age_ms: 0 };
         Engine { id: "x".into(), phase: Phase::Ready, ready_ms: None, reading }
     };
     let engines = [engine(false), engine(true)];
