@@ -1,6 +1,5 @@
 //! Sentences that people read, each with the numbers that must be in it.
 
-
 use super::*;
 use crate::decision::{EngineSample, Next, Phase, Reading, Reason, Vote};
 use crate::web::fixtures::wanting;
