@@ -222,7 +222,7 @@ kubectl patch scaledobject llm -n team-a --type json -p '
   path: /spec/cooldownPeriod
   value: 600'
 
-49 checks in order, 2 not looked at
+50 checks in order, 2 not looked at
   you may not read nodes (max-beyond-gpus, nodes-taken-away)
 "
     );
