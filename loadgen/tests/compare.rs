@@ -79,7 +79,7 @@ fn loads_that_differ_are_told_with_what_differs() {
     let after = measured("after", &of(4_000), 0.5);
     let warnings = Comparison::of(before.clone(), after).warnings;
     let told = "what differs may be the load's: settings.classes.0.input_tokens 20, then 4000, \
-                slo.all.ttft_s 2.0, then 0.5";
+                slo.all.ttft_s 2, then 0.5";
     assert!(warnings.iter().any(|warning| warning.ends_with(told)), "{warnings:?}");
     // A result of a version that did not write its settings.
     let old = measured("old", "", 2.0);

@@ -185,7 +185,7 @@ fn flatten(path: &str, value: &Value, into: &mut BTreeMap<String, String>) {
         }
         Value::String(text) => drop(into.insert(path.to_owned(), text.clone())),
         Value::Null => {}
-        value => drop(into.insert(path.to_owned(), value.to_string())),
+        Value::Bool(_) | Value::Number(_) => drop(into.insert(path.to_owned(), value.to_string())),
     }
 }
 

@@ -58,18 +58,15 @@ pub fn together(
             *verdict = failed.clone();
         }
     }
-    let told: [(&str, fn(&Report) -> bool); 2] = [
-        ("INVALID", |report| report.client.is_bottleneck),
-        ("without a whole answer", Report::is_unanswered),
-    ];
-    for (what, is) in told {
-        let seeds: Vec<String> = reports
-            .iter()
-            .filter(|report| is(report))
-            .map(|report| report.seed.to_string())
-            .collect();
+    let seeds_of = |is: fn(&Report) -> bool| {
+        let those = reports.iter().filter(|report| is(report));
+        those.map(|report| report.seed.to_string()).collect::<Vec<_>>().join(", ")
+    };
+    let invalid = seeds_of(|report| report.client.is_bottleneck);
+    let unanswered = seeds_of(Report::is_unanswered);
+    for (what, seeds) in [("INVALID", invalid), ("without a whole answer", unanswered)] {
         if !seeds.is_empty() {
-            report.warnings.push(format!("{what}: the runs of seed {}", seeds.join(", ")));
+            report.warnings.push(format!("{what}: the runs of seed {seeds}"));
         }
     }
     let seeds = reports.iter().map(|report| report.seed).collect();

@@ -124,7 +124,7 @@ impl Args {
 
     /// Of prompts and of answers.
     fn sizes(&self) -> (Size, Size) {
-        let or = |size: Option<Size>, tokens| size.unwrap_or(Size::fixed(tokens));
+        let or = |size: Option<Size>, tokens| size.unwrap_or_else(|| Size::fixed(tokens));
         (or(self.input_tokens, INPUT_TOKENS), or(self.output_tokens, OUTPUT_TOKENS))
     }
 
@@ -151,9 +151,10 @@ impl Args {
         }
         let class = |spec: &ClassSpec| {
             let lengths = if spec.input.is_some() || spec.output.is_some() {
+                let (input, output) = self.sizes();
                 Lengths::Drawn {
-                    input: spec.input.unwrap_or(self.sizes().0),
-                    output: spec.output.unwrap_or(self.sizes().1),
+                    input: spec.input.unwrap_or(input),
+                    output: spec.output.unwrap_or(output),
                 }
             } else {
                 lengths.clone()

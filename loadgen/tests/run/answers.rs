@@ -164,10 +164,8 @@ fn a_stream_is_known_in_every_form_that_the_standards_allow() {
     let server = Server::start(|asked| {
         let bytes: Vec<u8> = stream(asked, 3, Duration::ZERO)
             .into_iter()
-            .flat_map(|act| match act {
-                Act::Write(bytes) => bytes,
-                _ => Vec::new(),
-            })
+            .filter_map(|act| if let Act::Write(bytes) = act { Some(bytes) } else { None })
+            .flatten()
             .collect();
         let text = String::from_utf8(bytes).unwrap();
         let text = text.replace("text/event-stream", "Text/Event-Stream").replace("\n\n", "\r\r");

@@ -75,10 +75,33 @@ pub(super) fn warnings(plan: &Plan, outcome: &Outcome, report: &Report) -> Vec<S
             "{lost} requests never got a first token: the percentiles are those of the luckier ones"
         ));
     }
-    if total.ttft.count > 0 && total.ttft.count < 100 {
+    if total.ttft.count > 0 && total.ttft.count < 100 && !is_unanswered {
         warnings
             .push(format!("p99 of {} requests is little more than their worst", total.ttft.count));
     }
+    warnings.extend(about_lengths(plan, outcome, report));
+    if plan.watches_engines && report.engines.iter().all(|look| look.running.is_none()) {
+        warnings.push(
+            "not every URL has an engine's page at /metrics, /prometheus/metrics or /v1/metrics: \
+             nothing was seen of what runs and waits; known are vLLM (Ray's names too), SGLang, TGI, \
+             trtllm-serve, Triton with TensorRT-LLM, llama.cpp, LMDeploy and NIM"
+                .into(),
+        );
+    }
+    if plan.replicas.is_some() && report.elasticity.seen_share.unwrap_or(0.0) < LEAST_SEEN {
+        warnings.push(
+            "the number of replicas was not seen for more than a tenth of the time: what a good \
+             token cost is unknown"
+                .into(),
+        );
+    }
+    warnings
+}
+
+/// Where prompts and answers are not what was asked for.
+fn about_lengths(plan: &Plan, outcome: &Outcome, report: &Report) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let total = &report.total;
     if let Some(ratio) = total.prompt_tokens_ratio.filter(|ratio| !(0.8..=1.25).contains(ratio)) {
         warnings.push(format!(
             "the server counted {ratio:.2} prompt tokens for each that was asked for: its \
@@ -111,21 +134,6 @@ pub(super) fn warnings(plan: &Plan, outcome: &Outcome, report: &Report) -> Vec<S
              their end, and nothing is known of the time per token",
             total.in_one_piece
         ));
-    }
-    if plan.watches_engines && report.engines.iter().all(|look| look.running.is_none()) {
-        warnings.push(
-            "not every URL has an engine's page at /metrics, /prometheus/metrics or /v1/metrics: \
-             nothing was seen of what runs and waits; known are vLLM (Ray's names too), SGLang, TGI, \
-             trtllm-serve, Triton with TensorRT-LLM, llama.cpp, LMDeploy and NIM"
-                .into(),
-        );
-    }
-    if plan.replicas.is_some() && report.elasticity.seen_share.unwrap_or(0.0) < LEAST_SEEN {
-        warnings.push(
-            "the number of replicas was not seen for more than a tenth of the time: what a good \
-             token cost is unknown"
-                .into(),
-        );
     }
     warnings
 }
