@@ -4,6 +4,7 @@
 
 mod result;
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -162,8 +163,18 @@ fn warnings(before: &Measured, after: &Measured) -> Vec<String> {
                 .to_owned(),
         );
     }
-    if before.tool == after.tool && before.load != after.load {
-        warnings.push("the loads are not the same: what differs may be the load's".to_owned());
+    let differences = differences(before, after);
+    if before.tool == after.tool && !differences.is_empty() {
+        const SHOWN: usize = 6;
+        let more = match differences.len().saturating_sub(SHOWN) {
+            0 => String::new(),
+            n => format!(" and {n} more"),
+        };
+        let shown: Vec<String> = differences.into_iter().take(SHOWN).collect();
+        warnings.push(format!(
+            "the loads are not the same, and what differs may be the load's: {}{more}",
+            shown.join(", ")
+        ));
     }
     for (name, result) in [("before", before), ("after", after)] {
         if result.is_bottleneck {
@@ -187,6 +198,29 @@ fn warnings(before: &Measured, after: &Measured) -> Vec<String> {
         );
     }
     warnings
+}
+
+/// What was asked otherwise before than after.
+fn differences(before: &Measured, after: &Measured) -> Vec<String> {
+    let of = |result: &Measured, path: &str| {
+        result.asked.get(path).map_or_else(|| "none".to_owned(), String::clone)
+    };
+    let is_known = |result: &Measured, path: &str| {
+        // A result of an older version does not say all of it.
+        let (part, _) = path.split_once('.').unwrap_or((path, ""));
+        result.asked.keys().any(|key| key.split('.').next() == Some(part))
+    };
+    let paths: BTreeSet<&String> = before.asked.keys().chain(after.asked.keys()).collect();
+    let known = paths.into_iter().filter(|path| is_known(before, path) && is_known(after, path));
+    let changed = known.map(|path| (path, of(before, path), of(after, path)));
+    let mut differences: Vec<String> = changed
+        .filter(|(_, was, is)| was != is)
+        .map(|(path, was, is)| format!("{path} {was}, then {is}"))
+        .collect();
+    if before.asked.is_empty() && before.load != after.load {
+        differences.push(format!("{}, then {}", before.load, after.load));
+    }
+    differences
 }
 
 fn percent(share: f64) -> String {

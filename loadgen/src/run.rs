@@ -10,8 +10,9 @@
 //!   client was is a distribution of its own, the schedule lag; where it is large against what was
 //!   measured, the report says that the client was the bottleneck.
 //! - **Whole or not.** An answer counts when it is complete: `[DONE]` at a stream's end, text or
-//!   counted tokens in it, from the model that was asked for. Everything else is a failure with a
-//!   class ([`failure::Failure`]). What is open at the end is neither.
+//!   counted tokens in it, stopped for a reason that ends an answer, from the model that was asked
+//!   for. Everything else is a failure with a class ([`failure::Failure`]). What is open at the end
+//!   is neither.
 //! - **Nothing is sent twice**, but for a request whose kept connection was closed before it took
 //!   any of it, and what users send again where they are told to (`users`).
 //!
@@ -19,7 +20,7 @@
 //!
 //! `settle` and `plan` (what is settled before) → `lane` with `pause` and `later` → `exchange` with
 //! `stamp`, `sse` and `answer` → `record` and `timeline` → `measure` (one run) → `report`,
-//! `elasticity`, `knee`, `seeds`, `slo`.
+//! `carried`, `elasticity`, `knee`, `seeds`, `slo`.
 //!
 //! # Invariants
 //!
@@ -30,6 +31,7 @@
 //! - A key is in no message, no report and no debug output.
 
 mod answer;
+mod carried;
 mod check;
 pub mod elasticity;
 pub mod engines;
@@ -39,6 +41,8 @@ pub mod knee;
 mod lane;
 mod later;
 pub mod measure;
+pub mod more;
+pub mod own;
 pub mod pause;
 pub mod plan;
 pub mod progress;
@@ -64,7 +68,8 @@ use clap::builder::NonEmptyStringValueParser;
 use tokio::sync::watch;
 
 use self::measure::{Outcome, measure};
-use self::plan::{Balance, ClassSpec, Plan};
+use self::more::Fields;
+use self::plan::{ClassSpec, Plan};
 use self::progress::Display;
 use self::report::{Format, Report};
 use self::slo::Requirement;
@@ -84,14 +89,14 @@ Examples:
   loadgen run --url http://gw --model m --rate 5 --seeds 5 --format json
 
 Exit codes: 0 measured, 1 a --require failed, 2 could not run, or nothing
-was answered: there is a report then, and no figure in it says anything.
+whole was answered: there is a report then, and no figure in it says much.
 A run that is stopped (Ctrl-C) is measured as far as it went.";
 
 /// Put load on an OpenAI-compatible server and report what its users would see.
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// Where the server is, without /v1; repeat it for several.
+    /// Where the server is, without /v1; repeat it for several, each of which gets a request in turn.
     #[arg(long, required = true, value_name = "URL", help_heading = "Where")]
     pub url: Vec<String>,
     /// The model's name, as the server knows it.
@@ -103,12 +108,12 @@ pub struct Args {
     /// The API key itself; hidden, since a command line is seen by everybody on the machine.
     #[arg(long, hide = true, env = "OPENAI_API_KEY", hide_env_values = true)]
     pub api_key: Option<Key>,
+    /// A header of each request; repeat it for several. Its value is in no report.
+    #[arg(long, value_name = "NAME:VALUE", help_heading = "Where")]
+    pub header: Vec<Key>,
     /// A PEM file with the certificate authorities to trust, instead of this machine's.
     #[arg(long, value_name = "FILE", help_heading = "Where")]
     pub tls_ca: Option<PathBuf>,
-    /// How requests are spread over several URLs.
-    #[arg(long, value_enum, default_value = "round-robin", help_heading = "Where")]
-    pub balance: Balance,
 
     /// Requests a second: `5`, steps `2@330s,4@6m,1`, a ramp `1-50@10m`, a day `1~9@24h` from its
     /// lowest rate to its highest and back, or a row of these.
@@ -157,9 +162,9 @@ pub struct Args {
         help_heading = "When"
     )]
     pub scale: f64,
-    /// The width of a bin of a trace of counts.
-    #[arg(long, value_name = "DURATION", value_parser = seconds, default_value = "10s", requires = "trace", help_heading = "When")]
-    pub bin: f64,
+    /// The width of a bin of a trace of counts: 10s, unless told otherwise.
+    #[arg(long, value_name = "DURATION", value_parser = seconds, requires = "trace", help_heading = "When")]
+    pub bin: Option<f64>,
     /// How long requests come: 1m, or the trace's length; 20s for each step of --find-knee.
     #[arg(long, value_name = "DURATION", value_parser = seconds, help_heading = "When")]
     pub duration: Option<f64>,
@@ -170,7 +175,9 @@ pub struct Args {
     /// answered by a server that is still under load.
     #[arg(long, value_name = "DURATION", value_parser = seconds, default_value = "0", help_heading = "When")]
     pub cooldown: f64,
-    /// Look for the highest rate within the SLO: from --rate on doubled, then narrowed down to 5 %.
+    /// Look for the highest rate that is carried, without a queue that grows, and at which what is
+    /// required holds (99 % within the SLO, if nothing is): from --rate on doubled, then narrowed down
+    /// to 5 %.
     #[arg(long, help_heading = "When")]
     pub find_knee: bool,
     /// Settles everything that is drawn.
@@ -223,12 +230,12 @@ pub struct Args {
     /// Ask for whole answers rather than streams: no time to first token then.
     #[arg(long, help_heading = "What")]
     pub plain: bool,
-    /// Tokens of a prompt: a mean, or mean and spread, such as 500:0.8.
-    #[arg(long, value_name = "SIZE", default_value = "500", help_heading = "What")]
-    pub input_tokens: Size,
-    /// Tokens of an answer, likewise.
-    #[arg(long, value_name = "SIZE", default_value = "150", help_heading = "What")]
-    pub output_tokens: Size,
+    /// Tokens of a prompt: a mean, or mean and spread, such as 500:0.8. 500, unless told otherwise.
+    #[arg(long, value_name = "SIZE", help_heading = "What")]
+    pub input_tokens: Option<Size>,
+    /// Tokens of an answer, likewise; 150, unless told otherwise.
+    #[arg(long, value_name = "SIZE", help_heading = "What")]
+    pub output_tokens: Option<Size>,
     /// A CSV file with input_tokens,output_tokens to draw pairs from.
     #[arg(
         long,
@@ -237,6 +244,18 @@ pub struct Args {
         help_heading = "What"
     )]
     pub lengths: Option<PathBuf>,
+    /// A file of your own prompts, one a line as JSON: "text", {"prompt": "text"} or
+    /// {"messages": […]}. They are sent one after the other, from the first again after the last.
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["input_tokens", "lengths", "token_ids", "turns", "trace", "print_schedule"],
+        help_heading = "What"
+    )]
+    pub prompts: Option<PathBuf>,
+    /// More fields of each request, a JSON object such as {"temperature": 0.7}.
+    #[arg(long, value_name = "JSON", help_heading = "What")]
+    pub body: Option<Fields>,
     /// A kind of requests; repeat it for a mix. NAME,weight=W,input=SIZE,output=SIZE,model=NAME,
     /// slo-ttft=D,slo-tpot=D,slo-e2e=D; what is left out is as for all.
     #[arg(long, value_name = "CLASS", help_heading = "What")]
@@ -314,7 +333,8 @@ pub struct Args {
     /// Threads that send: as many as processors, unless told otherwise, but at most 8.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256), help_heading = "Limits")]
     pub threads: Option<u16>,
-    /// The most connections at once; what is due beyond waits, and its waiting counts.
+    /// The most connections in use at once; what is due beyond waits, and its waiting counts. Fewer
+    /// than --threads: as many threads.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Limits")]
     pub connections: Option<u32>,
 }
@@ -419,31 +439,32 @@ impl Args {
         interrupted: watch::Receiver<bool>,
         display: &mut Display,
     ) -> anyhow::Result<(Report, Outcome)> {
-        let mut reports = Vec::new();
+        let mut runs = Vec::new();
         loop {
             let seed = plan.seed;
             if self.seeds > 1 {
                 display.begin(format!("seed {seed}: "));
             }
             let shared = Arc::new(plan);
-            let (mut report, outcome) = self.measure(&shared, interrupted.clone(), display).await?;
-            if outcome.is_interrupted && !reports.is_empty() {
+            let (report, outcome) = self.measure(&shared, interrupted.clone(), display).await?;
+            let together =
+                |runs| seeds::together(&shared, &self.require, runs)?.context("no run was made");
+            if outcome.is_interrupted && !runs.is_empty() {
                 // A part of a run is no sample beside whole ones.
-                report = seeds::together(reports)?.context("no run was made")?;
+                let (mut report, outcome) = together(runs)?;
                 report.interrupted = true;
                 report
                     .warnings
                     .push(format!("stopped in the run of seed {seed}, which is left out"));
                 return Ok((report, outcome));
             }
-            let is_last = reports.len() + 1 >= usize::from(self.seeds)
+            let is_last = runs.len() + 1 >= usize::from(self.seeds)
                 || report.is_unanswered()
                 || outcome.is_interrupted
                 || outcome.trace_error.is_some();
-            reports.push(report);
+            runs.push((report, outcome));
             if is_last {
-                let report = seeds::together(reports)?.context("no run was made")?;
-                return Ok((report, outcome));
+                return together(runs);
             }
             plan = Arc::into_inner(shared).context("a thread outlived its run")?;
             plan.reseed(seed.wrapping_add(1));

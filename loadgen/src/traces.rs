@@ -35,6 +35,7 @@ mod process;
 mod requests;
 mod scale;
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -60,6 +61,29 @@ pub enum Format {
     Counts,
     /// `t_s,input_tokens,output_tokens[,cached_tokens]`.
     Csv,
+}
+
+impl Format {
+    /// Whether its rows say how long the requests are.
+    #[must_use]
+    pub fn has_lengths(self) -> bool {
+        match self {
+            Format::Azure | Format::Mooncake | Format::Burstgpt | Format::Csv => true,
+            Format::Counts => false,
+        }
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Format::Azure => "azure",
+            Format::Mooncake => "mooncake",
+            Format::Burstgpt => "burstgpt",
+            Format::Counts => "counts",
+            Format::Csv => "csv",
+        })
+    }
 }
 
 /// One request of a trace.
@@ -115,8 +139,8 @@ pub struct Trace {
     ended: bool,
 }
 
-impl std::fmt::Debug for Trace {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Trace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Trace").field("ended", &self.ended).finish_non_exhaustive()
     }
 }

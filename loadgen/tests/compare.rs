@@ -62,6 +62,32 @@ fn a_result_that_its_own_report_doubts_is_doubted() {
 }
 
 #[test]
+fn loads_that_differ_are_told_with_what_differs() {
+    let folder = tempfile::tempdir().unwrap();
+    let measured = |name: &str, settings: &str, ttft_s: f64| {
+        let path = folder.path().join(name);
+        let json = format!(
+            r#"{{"loadgen": "0", "load": "x", "achieved_rate": 1, "schedule_lag": {{"p99": 1}},
+                 {settings} "slo": {{"all": {{"ttft_s": {ttft_s}}}}}}}"#
+        );
+        std::fs::write(&path, json).unwrap();
+        Measured::load(&path).unwrap()
+    };
+    let of =
+        |tokens: u32| format!(r#""settings": {{"classes": [{{"input_tokens": "{tokens}"}}]}},"#);
+    let before = measured("before", &of(20), 2.0);
+    let after = measured("after", &of(4_000), 0.5);
+    let warnings = Comparison::of(before.clone(), after).warnings;
+    let told = "what differs may be the load's: settings.classes.0.input_tokens 20, then 4000, \
+                slo.all.ttft_s 2, then 0.5";
+    assert!(warnings.iter().any(|warning| warning.ends_with(told)), "{warnings:?}");
+    // A result of a version that did not write its settings.
+    let old = measured("old", "", 2.0);
+    let warnings = Comparison::of(old, before).warnings;
+    assert!(!warnings.iter().any(|warning| warning.contains("loads")), "{warnings:?}");
+}
+
+#[test]
 fn what_is_no_result_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let written = |name: &str, text: &str| {

@@ -60,6 +60,9 @@ pub struct Measured {
     pub tool: Tool,
     /// What was asked, in the tool's words.
     pub load: String,
+    /// What was asked in full, by its path in the result, where the tool says it.
+    #[serde(skip)]
+    pub asked: BTreeMap<String, String>,
     /// By name, in seconds, shares or a second.
     pub metrics: BTreeMap<&'static str, Spread>,
     /// Whether the client was the bottleneck, where the tool says it.
@@ -142,7 +145,11 @@ impl Measured {
         }
         let is = |path: &str| json.pointer(path).and_then(Value::as_bool) == Some(true);
         let (is_bottleneck, interrupted) = (is("/client/is_bottleneck"), is("/interrupted"));
-        Ok(Measured { path, tool, load, metrics, is_bottleneck, interrupted })
+        let mut asked = BTreeMap::new();
+        for key in ["load", "settings", "slo"] {
+            flatten(key, json.get(key).unwrap_or(&Value::Null), &mut asked);
+        }
+        Ok(Measured { path, tool, load, asked, metrics, is_bottleneck, interrupted })
     }
 
     /// How many runs the figures are of.
@@ -162,6 +169,23 @@ impl Measured {
             n => format!("{n} runs"),
         };
         format!("{tool}, {}, {runs} ({})", self.load, self.path.display())
+    }
+}
+
+/// Every value of a tree by its path.
+fn flatten(path: &str, value: &Value, into: &mut BTreeMap<String, String>) {
+    let below = |key: &str| format!("{path}.{key}");
+    match value {
+        Value::Object(fields) => {
+            fields.iter().for_each(|(key, value)| flatten(&below(key), value, into));
+        }
+        Value::Array(items) => {
+            let items = items.iter().enumerate();
+            items.for_each(|(index, item)| flatten(&below(&index.to_string()), item, into));
+        }
+        Value::String(text) => drop(into.insert(path.to_owned(), text.clone())),
+        Value::Null => {}
+        Value::Bool(_) | Value::Number(_) => drop(into.insert(path.to_owned(), value.to_string())),
     }
 }
 

@@ -9,6 +9,21 @@ use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::failure::{Failure, Fault};
 
+/// Why a model stops that has answered: OpenAI's reasons, and those of TGI's first versions. vLLM and
+/// SGLang end what they give up with `abort`, and what they cannot go on with by `error`.
+const WHOLE: [&str; 7] = [
+    "stop",
+    "length",
+    "tool_calls",
+    "function_call",
+    "content_filter",
+    "eos_token",
+    "stop_sequence",
+];
+
+/// What an answer from another model is told by.
+pub(super) const ANOTHER_MODEL: &str = "the answer is from";
+
 /// What one event, or a whole answer, says.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Chunk {
@@ -32,7 +47,7 @@ struct Choice {
     #[serde(default)]
     message: Option<Message>,
     #[serde(default)]
-    finish_reason: Option<IgnoredAny>,
+    finish_reason: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -90,14 +105,30 @@ impl Chunk {
 
     /// Whether it says why the model stopped.
     pub(super) fn is_last(&self) -> bool {
-        self.choices.iter().any(|choice| choice.finish_reason.is_some())
+        self.reasons().next().is_some()
+    }
+
+    /// Checks that the model stopped because it had answered, where it has stopped.
+    pub(super) fn check_end(&self) -> Result<(), Fault> {
+        match self.reasons().find(|reason| !WHOLE.contains(reason)) {
+            Some(reason) => {
+                Err(Failure::CutShort.because(format_args!("finish_reason \"{reason}\"")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Some servers send an empty one until there is one.
+    fn reasons(&self) -> impl Iterator<Item = &str> {
+        let reasons = self.choices.iter().filter_map(|choice| choice.finish_reason.as_deref());
+        reasons.filter(|reason| !reason.is_empty())
     }
 
     /// Checks that the answer is from the model that was asked for, where it says so.
     pub(super) fn check_model(&self, expected: &str) -> Result<(), Fault> {
         match &self.model {
             Some(model) if model != expected => Err(Failure::WrongModel
-                .because(format_args!("the answer is from \"{model}\", expected \"{expected}\""))),
+                .because(format_args!("{ANOTHER_MODEL} \"{model}\", expected \"{expected}\""))),
             Some(_) | None => Ok(()),
         }
     }
@@ -155,11 +186,13 @@ pub(super) fn refused(status: u16, body: &[u8], model: &str) -> Fault {
         error.get("message").or_else(|| json.get("detail")).and_then(serde_json::Value::as_str)
     });
     let message = message.unwrap_or(&text);
-    let failure = if status == 404 && message.contains(model) {
-        Failure::WrongModel
-    } else {
-        Failure::Status(status)
+    let is_unknown = match status {
+        404 => message.contains(model),
+        // LiteLLM: "Invalid model name passed in model=…".
+        400 => message.contains("Invalid model name") && message.contains(model),
+        _ => false,
     };
+    let failure = if is_unknown { Failure::WrongModel } else { Failure::Status(status) };
     failure.because(message)
 }
 
@@ -232,6 +265,7 @@ mod tests {
         }
         assert!(chunk(r#"{"choices":[{"text":"","finish_reason":"length"}]}"#).is_last());
         assert!(!chunk(r#"{"choices":[{"text":"","finish_reason":null}]}"#).is_last());
+        assert!(!chunk(r#"{"choices":[{"text":"","finish_reason":""}]}"#).is_last());
         assert!(!chunk("{}").is_completion());
         let usage =
             chunk(r#"{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}"#).usage;
@@ -252,6 +286,22 @@ mod tests {
         assert_eq!(other.example, "the answer is from \"b\", expected \"a\"");
         assert_eq!(chunk(r#"{"model":"a"}"#).check_model("a"), Ok(()));
         assert_eq!(chunk("{}").check_model("a"), Ok(()));
+    }
+
+    #[test]
+    fn only_a_known_reason_is_the_end_of_a_whole_answer() {
+        let end = |reason: &str| {
+            chunk(&format!(r#"{{"choices":[{{"text":"","finish_reason":"{reason}"}}]}}"#))
+                .check_end()
+        };
+        for reason in ["", "stop", "length", "tool_calls"] {
+            assert_eq!(end(reason), Ok(()), "{reason}");
+        }
+        for reason in ["abort", "error", "whatever"] {
+            let fault = end(reason).unwrap_err();
+            assert_eq!(fault.failure, Failure::CutShort);
+            assert_eq!(fault.example, format!("finish_reason \"{reason}\""));
+        }
     }
 
     #[test]
@@ -292,6 +342,10 @@ mod tests {
         assert_eq!(fault.failure, Failure::WrongModel);
         assert_eq!(fault.example, "The model `x/y` does not exist.");
         assert_eq!(refused(404, br#"{"detail":"Not Found"}"#, "x").failure, Failure::Status(404));
+        let body = br#"{"error":{"message":"Invalid model name passed in model=x/y"}}"#;
+        assert_eq!(refused(400, body, "x/y").failure, Failure::WrongModel);
+        let body = br#"{"error":{"message":"x/y takes no ignore_eos"}}"#;
+        assert_eq!(refused(400, body, "x/y").failure, Failure::Status(400));
         let fault = refused(503, b"no healthy upstream\nmore", "x");
         assert_eq!(
             (fault.failure, fault.example.as_str()),

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 
 use anyhow::{bail, ensure};
 
-use super::{Args, ClassSpec};
+use super::{Args, ClassSpec, Requirement};
 
 /// Longest time that a flag takes, in seconds: a day.
 const DAY_S: f64 = 86_400.0;
@@ -56,8 +56,9 @@ impl Args {
             let in_range = promised.into_iter().all(|time_s| (LEAST_S..=DAY_S).contains(time_s));
             ensure!(in_range, "--class {name}: expected an slo of 1ms to 1d");
         }
-        let judges_share =
-            self.find_knee || self.require.iter().any(|required| required.attainment().is_some());
+        self.check_lengths()?;
+        let judges_share = (self.find_knee && self.require.iter().all(Requirement::is_valid))
+            || self.require.iter().any(|required| required.attainment().is_some());
         let is_judged = self.slo_e2e.is_some()
             || (!self.class.is_empty() && self.class.iter().all(|class| class.e2e_s.is_some()));
         ensure!(
@@ -70,6 +71,41 @@ impl Args {
             self.tls_ca.is_none() || self.url.iter().chain(&self.replicas_url).any(is_tls),
             "--tls-ca is of no use: expected an https URL beside it"
         );
+        Ok(())
+    }
+
+    /// Whoever says how long requests are is not contradicted.
+    fn check_lengths(&self) -> anyhow::Result<()> {
+        if let Some(format) = self.trace_format {
+            for (flag, is_given) in [
+                ("input-tokens", self.input_tokens.is_some()),
+                ("output-tokens", self.output_tokens.is_some()),
+                ("lengths", self.lengths.is_some()),
+            ] {
+                ensure!(
+                    !is_given || !format.has_lengths(),
+                    "--{flag} is of no use: the rows of --trace-format {format} say how long requests are"
+                );
+            }
+            ensure!(
+                self.bin.is_none() || !format.has_lengths(),
+                "--bin is of no use: expected --trace-format counts beside it"
+            );
+        }
+        for class in &self.class {
+            let (is_trace, is_own) = (self.trace.is_some(), self.prompts.is_some());
+            ensure!(
+                !(is_trace && (class.input.is_some() || class.output.is_some())),
+                "--class {}: input= and output= are of no use beside --trace, which says how long \
+                 requests are",
+                class.name
+            );
+            ensure!(
+                !(is_own && class.input.is_some()),
+                "--class {}: input= is of no use beside --prompts",
+                class.name
+            );
+        }
         Ok(())
     }
 }

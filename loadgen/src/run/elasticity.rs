@@ -29,7 +29,7 @@ pub struct Elasticity {
     pub lost: u64,
     /// Requests whose first token came later than the SLO allows, or had not come by the end.
     pub held: u64,
-    /// Of those that failed, answers that had begun and were cut short, as by a replica that goes.
+    /// Of those that failed, answers that were cut short, begun or not, as by a replica that goes.
     pub cut: u64,
     /// Request-seconds spent waiting for first tokens beyond the SLO.
     pub slo_violation_area_s: f64,
@@ -103,8 +103,11 @@ pub fn elasticity(outcome: &Outcome, total: &Class, plan: &Plan) -> Elasticity {
             }
         }
     }
-    let counted = plan.warmup_s..plan.warmup_s + outcome.span_s;
-    let (replica_s, seen_s) = outcome.replicas.replica_seconds(counted);
+    let (mut replica_s, mut seen_s) = (0.0, 0.0);
+    for load_s in &outcome.loads_s {
+        let (taken_s, of_s) = outcome.replicas.replica_seconds(load_s.clone());
+        (replica_s, seen_s) = (replica_s + taken_s, seen_s + of_s);
+    }
     let seen_share = (seen_s > 0.0).then(|| (seen_s / outcome.span_s).min(1.0));
     Elasticity {
         time_to_first_token_s: record

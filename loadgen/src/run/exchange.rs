@@ -26,6 +26,8 @@ use super::target::{Connection, Driver};
 const MOST_ANSWER_BYTES: usize = 64 << 20;
 /// How much of a refusal is read.
 const MOST_REFUSAL_BYTES: usize = 64 << 10;
+/// The type of a stream, in whatever case (RFC 9110, 8.3.1).
+const EVENT_STREAM: &str = "text/event-stream";
 /// How often the sockets are looked at before a connection is opened: one whose answer has come, but
 /// is not read yet, is as good, and a sender that opens because it has fallen behind falls further.
 /// The answer takes one look to its connection, and the next to who asked.
@@ -51,8 +53,6 @@ struct Flight<'a> {
     /// Tokens up to the last piece, where every piece says so.
     counted: Option<u64>,
     form: Form,
-    /// Whether the answer has named its model.
-    is_known: bool,
     is_done: bool,
     /// When the server said that the model stopped.
     stopped_s: Option<f64>,
@@ -88,7 +88,6 @@ impl Lane {
                 (idle, None)
             }
         };
-        self.shared().ended_on(job.target);
         self.follow(job, tokens);
         if let Some(Idle { mut connection, body }) = idle {
             let is_whole = match body {
@@ -201,7 +200,8 @@ async fn exchange(flight: &mut Flight<'_>) -> Exchanged {
         .headers()
         .get(header::CONTENT_TYPE)
         .and_then(|kind| kind.to_str().ok())
-        .is_some_and(|kind| kind.starts_with("text/event-stream"));
+        .and_then(|kind| kind.get(..EVENT_STREAM.len()))
+        .is_some_and(|kind| kind.eq_ignore_ascii_case(EVENT_STREAM));
     if is_stream {
         let body = flight.read_stream(response.into_body(), driver).await.map_err(gone)?;
         Ok(Idle { connection, body: Some(body) })
@@ -227,14 +227,13 @@ impl<'a> Flight<'a> {
             usage: None,
             counted: Some(0),
             form: Form::default(),
-            is_known: !lane.plan().checks_model,
             is_done: false,
             stopped_s: None,
             retry_after_s: None,
             has_begun,
             has_ended: false,
         };
-        flight.note(|record| record.sent(job.class, sent_s));
+        flight.note(|record| record.sent(job.class, job.target, sent_s));
         flight
     }
 
@@ -355,16 +354,18 @@ impl<'a> Flight<'a> {
                 self.form.learn(event);
             }
             self.text(at_s, chunk.usage.map(|usage| usage.completion_tokens));
-        } else if chunk.is_last() {
+        }
+        if chunk.is_last() {
             self.stopped_s = Some(at_s);
         }
-        Ok(())
+        chunk.check_end()
     }
 
     async fn read_whole(&mut self, body: Incoming, driver: &mut Driver) -> Result<(), Fault> {
         let body = driver.until(Limited::new(body, MOST_ANSWER_BYTES).collect()).await;
         let body = body.map_err(|error| Failure::CutShort.because(error))?.to_bytes();
         let chunk = self.read_chunk(&body)?;
+        chunk.check_end()?;
         if chunk.has_text() || self.usage.is_some_and(|usage| usage.completion_tokens > 0) {
             if self.lane.plan().classes[self.job.class].form.is_streaming {
                 // Its user saw nothing earlier.
@@ -385,7 +386,7 @@ impl<'a> Flight<'a> {
             let text = String::from_utf8_lossy(json);
             return Err(Failure::Malformed.because(format_args!("no `choices` in {text}")));
         }
-        if !std::mem::replace(&mut self.is_known, true) {
+        if self.lane.plan().checks_model {
             chunk.check_model(&self.lane.plan().classes[self.job.class].form.model)?;
         }
         self.usage = chunk.usage.or(self.usage);
@@ -393,7 +394,8 @@ impl<'a> Flight<'a> {
     }
 
     /// A whole stream has tokens. If none of them had a text, the first is known to have come when
-    /// the model had stopped.
+    /// the model had stopped. Where it never said that it had, it was given up: so vLLM ends at a
+    /// SIGTERM what still waits in its queue.
     fn check_tokens(&mut self) -> Result<(), Fault> {
         if self.first_s.is_some() {
             return Ok(());
@@ -403,7 +405,8 @@ impl<'a> Flight<'a> {
                 self.text(stopped_s, None);
                 Ok(())
             }
-            (_, _) => Err(Failure::Empty.because("a whole stream without text")),
+            (_, Some(_)) => Err(Failure::Empty.because("a whole stream without text")),
+            (_, None) => Err(Failure::CutShort.because("[DONE] without text or a finish_reason")),
         }
     }
 
@@ -429,12 +432,13 @@ impl<'a> Flight<'a> {
         self.has_ended = true;
         self.left();
         Ended {
+            target: self.job.target,
             due_s: self.job.due_s,
             at_s: self.lane.shared().now_s(),
             first_s: self.first_s,
             last_s: self.last_s,
             events: self.events,
-            asked_input: self.job.input_tokens,
+            asked_input: self.lane.plan().prompts.tokens_of(self.job.input_tokens),
             asked_output: self.job.output_tokens,
             usage: self.usage.map(|usage| (usage.prompt_tokens, usage.completion_tokens)),
         }

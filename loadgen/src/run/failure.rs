@@ -26,7 +26,8 @@ pub enum Failure {
     Status(u16),
     /// The connection ended before the answer began.
     Closed,
-    /// The answer began with 200 and ended before its end: bytes missing, or no `[DONE]`.
+    /// The answer began with 200 and ended before its end: bytes missing, no `[DONE]`, that with
+    /// neither text nor a reason before it, or a reason that is no end of an answer (`abort`).
     CutShort,
     /// What came is not what the API answers.
     Malformed,

@@ -1,5 +1,6 @@
-//! The highest rate that a service carries within its SLO: doubled until it no longer does, then
-//! narrowed down.
+//! The highest rate that a service carries, and at which what is required holds: doubled until it no
+//! longer does, then narrowed down. A rate at which a queue grows is not carried, however long its
+//! users are told to wait: it would grow for as long as the rate is kept.
 //!
 //! Each step is a measurement of its own, with new arrivals. Must not judge the service by a step
 //! in which the client was the bottleneck.
@@ -27,6 +28,8 @@ const MOST_DOUBLINGS: u32 = 20;
 
 /// What is asked of a step, unless `--require` says otherwise.
 const LEAST_ATTAINMENT: f64 = 0.99;
+/// What fails a step that is not carried.
+const QUEUE: &str = "a queue that grows";
 
 impl Args {
     /// Measures at one rate after the other; the report is that of the highest that held, or of the
@@ -37,8 +40,10 @@ impl Args {
         interrupted: watch::Receiver<bool>,
         display: &mut Display,
     ) -> anyhow::Result<(Report, Outcome)> {
-        let least =
-            self.require.iter().find_map(Requirement::attainment).unwrap_or(LEAST_ATTAINMENT);
+        let mut required = self.require.clone();
+        if required.iter().all(Requirement::is_valid) {
+            required.push(Requirement::share(LEAST_ATTAINMENT));
+        }
         let mut search = Search::new(self.rate.as_ref().map_or(1.0, Curve::peak_per_s));
         let mut steps = Vec::new();
         let mut best: Option<(Report, Outcome, bool)> = None;
@@ -62,14 +67,14 @@ impl Args {
                 return Ok((report, outcome));
             }
             plan = Arc::into_inner(shared).context("a thread outlived its run")?;
-            let step = Step::of(rate, &report, least);
+            let step = Step::of(rate, &report, &outcome, &required);
             let holds = step.holds && !step.interrupted;
             steps.push(step);
             if outcome.is_interrupted {
                 limit = Some(Limit::Interrupted);
             } else {
                 search.learn(rate, holds);
-                limit = limit_of(&plan, &outcome, holds);
+                limit = limit_of(&plan, &report, &outcome, &required, holds);
             }
             let is_better = |held: bool| holds || (!held && !outcome.is_interrupted);
             if best.as_ref().is_none_or(|(_, _, held)| is_better(*held)) {
@@ -87,7 +92,14 @@ impl Args {
             (None, None) => Limit::None,
         };
         report.interrupted |= limit == Limit::Interrupted;
-        let knee = Knee { rate, fails_at, limit, attainment: least, steps };
+        let knee = Knee {
+            rate,
+            fails_at,
+            limit,
+            required: required.iter().map(ToString::to_string).collect(),
+            attainment: required.iter().find_map(Requirement::attainment),
+            steps,
+        };
         report.warnings.extend(knee.doubt());
         report.knee = Some(knee);
         Ok((report, outcome))
@@ -103,8 +115,10 @@ pub struct Knee {
     pub fails_at: Option<f64>,
     /// What ended the search.
     pub limit: Limit,
-    /// The share of requests within their SLO that was asked of a step.
-    pub attainment: f64,
+    /// What had to hold at a step, beside that it was carried.
+    pub required: Vec<String>,
+    /// The share of requests within their SLO that is among it, if it is.
+    pub attainment: Option<f64>,
     /// The steps in the order they were made.
     pub steps: Vec<Step>,
 }
@@ -113,7 +127,7 @@ pub struct Knee {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {
-    /// The service no longer kept its SLO: the knee is between the two rates.
+    /// The service no longer kept what is required: the knee is between the two rates.
     Service,
     /// The client could send no faster: the service may carry more.
     Client,
@@ -140,14 +154,20 @@ pub struct Step {
     pub attainment: Option<f64>,
     /// Where that share lies at 95 %, if requests are answered well by chance alone.
     pub attainment_interval: Option<(f64, f64)>,
-    /// Whole answers a second.
+    /// Whole answers to what was due in a second.
     pub achieved_rate: Option<f64>,
+    /// Whole answers a second as they came in the second half of the step.
+    pub carried_rate: Option<f64>,
+    /// Whether a queue grew; `null` where the step is too short to tell.
+    pub queue_grows: Option<bool>,
     /// Time to first token, 99th percentile, in seconds.
     pub ttft_p99: Option<f64>,
     /// Time per token, 99th percentile, in seconds.
     pub tpot_p99: Option<f64>,
-    /// Whether the share was reached.
+    /// Whether it was carried, and all that is required holds.
     pub holds: bool,
+    /// What of it does not; `a queue that grows` where it was not carried.
+    pub fails: Vec<String>,
     /// Whether it was stopped, and so decided nothing.
     pub interrupted: bool,
 }
@@ -155,8 +175,15 @@ pub struct Step {
 impl Step {
     /// A step as its report has it.
     #[must_use]
-    pub fn of(rate: f64, report: &Report, least: f64) -> Step {
+    pub fn of(rate: f64, report: &Report, outcome: &Outcome, required: &[Requirement]) -> Step {
         let total = &report.total;
+        let (measured, is_valid) = (outcome.record.total(), !outcome.is_bottleneck);
+        let verdicts = required.iter().map(|required| required.judge(&measured, is_valid));
+        let mut fails: Vec<String> =
+            verdicts.filter(|verdict| !verdict.holds).map(|verdict| verdict.requirement).collect();
+        if report.queue_grows == Some(true) {
+            fails.push(QUEUE.to_owned());
+        }
         Step {
             rate,
             scheduled: total.scheduled,
@@ -165,9 +192,12 @@ impl Step {
             attainment: total.attainment,
             attainment_interval: spread::share_interval(total.good, total.judged),
             achieved_rate: total.achieved_rate,
+            carried_rate: report.carried_rate,
+            queue_grows: report.queue_grows,
             ttft_p99: total.ttft.p99,
             tpot_p99: total.tpot.p99,
-            holds: total.attainment.is_some_and(|share| share >= least),
+            holds: fails.is_empty(),
+            fails,
             interrupted: report.interrupted,
         }
     }
@@ -180,15 +210,28 @@ impl Step {
 
 /// Why a step that was not stopped ends the search, if it does. A step that held although the client
 /// was late says nothing against going on: its lateness is in its times. One that failed is the
-/// client's fault if its lag took a tenth of what is promised, or requests never left.
+/// client's fault if its lag took a tenth of what is promised, or half of the time in a queue that
+/// grows, if requests never left, or if it fails for being the client's fault.
 #[must_use]
-pub fn limit_of(plan: &Plan, outcome: &Outcome, holds: bool) -> Option<Limit> {
+pub fn limit_of(
+    plan: &Plan,
+    report: &Report,
+    outcome: &Outcome,
+    required: &[Requirement],
+    holds: bool,
+) -> Option<Limit> {
     let total = outcome.record.total();
     let promised_s =
         plan.classes.iter().map(|class| class.slo.ttft_s).fold(f64::INFINITY, f64::min);
-    let is_late = total.schedule_lag.quantile(0.99).is_some_and(|lag_s| lag_s > promised_s / 10.0);
-    let is_client =
-        is_late || outcome.record.unsent > 0 || total.errors.contains_key(&Failure::ClientLimit);
+    let lag_s = total.usual_lag().map_or(0.0, |(_, lag_s)| lag_s);
+    let is_own_queue = report.queue_grows == Some(true)
+        && total.ttft.quantile(0.5).is_some_and(|ttft_s| lag_s > ttft_s / 2.0);
+    let is_refused = outcome.is_bottleneck && required.iter().any(Requirement::is_valid);
+    let is_client = lag_s > promised_s / 10.0
+        || is_own_queue
+        || is_refused
+        || outcome.record.unsent > 0
+        || total.errors.contains_key(&Failure::ClientLimit);
     (is_client && !holds).then_some(Limit::Client)
 }
 
@@ -253,36 +296,58 @@ fn four_digits(rate: f64) -> f64 {
 }
 
 impl Knee {
-    /// What makes it doubtful, in a sentence: too few requests at the rates that decide it.
+    /// What makes it doubtful, in a sentence: too few requests at the rates that decide it, or steps
+    /// too short to see a queue.
     #[must_use]
     pub fn doubt(&self) -> Option<String> {
         let decides = |step: &&Step| {
             !step.interrupted && [self.rate, self.fails_at].contains(&Some(step.rate))
         };
-        let unsure = self.steps.iter().filter(decides).filter(|s| s.is_chance(self.attainment));
-        let step = unsure.min_by_key(|step| step.scheduled)?;
-        let (low, high) = step.attainment_interval?;
-        Some(format!(
-            "the knee may be chance: of {} requests at {}/s the share within SLO is {:.1} to {:.1} % \
-             at 95 %; a longer --duration tells it apart from {} %",
-            step.scheduled,
-            step.rate,
-            low * 100.0,
-            high * 100.0,
-            self.attainment * 100.0
-        ))
+        let mut deciding = self.steps.iter().filter(decides);
+        let by_chance = self.attainment.and_then(|least| {
+            let unsure = deciding.clone().filter(|step| step.is_chance(least));
+            let step = unsure.min_by_key(|step| step.scheduled)?;
+            let (low, high) = step.attainment_interval?;
+            Some(format!(
+                "the knee may be chance: of {} requests at {}/s the share within SLO is {:.1} to \
+                 {:.1} % at 95 %; a longer --duration tells it apart from {} %",
+                step.scheduled,
+                step.rate,
+                low * 100.0,
+                high * 100.0,
+                least * 100.0
+            ))
+        });
+        by_chance.or_else(|| {
+            let blind = deciding.find(|step| step.holds && step.queue_grows.is_none())?;
+            Some(format!(
+                "the step at {}/s is too short to see whether a queue grows: raise --duration to \
+                 several times what an answer takes, 5 s at least",
+                blind.rate
+            ))
+        })
     }
 
     /// In a sentence.
     #[must_use]
     pub fn verdict(&self) -> String {
-        let share = self.attainment * 100.0;
+        let required: Vec<String> = self
+            .required
+            .iter()
+            .map(|bound| match bound.ends_with('%') && !bound.contains(['<', '>']) {
+                true => format!("{bound} within SLO"),
+                false => bound.clone(),
+            })
+            .collect();
+        let required = required.join(", ");
+        let failed = self.steps.iter().filter(|step| Some(step.rate) == self.fails_at);
+        let why = failed.map(|step| step.fails.join(", ")).next_back().unwrap_or_default();
         let at = |rate: Option<f64>| {
             rate.map_or_else(|| "no rate tried".to_owned(), |rate| format!("{rate:.2}/s"))
         };
         match self.limit {
             Limit::Service => format!(
-                "knee: {share} % within SLO at {}, no longer at {}",
+                "knee: carried with {required} at {}, no longer at {} ({why})",
                 at(self.rate),
                 at(self.fails_at)
             ),
@@ -344,23 +409,49 @@ mod tests {
             attainment: Some(good as f64 / scheduled as f64),
             attainment_interval: spread::share_interval(good, scheduled),
             achieved_rate: None,
+            carried_rate: None,
+            queue_grows: Some(false),
             ttft_p99: None,
             tpot_p99: None,
             holds: good * 100 >= scheduled * 99,
+            fails: Vec::new(),
             interrupted: false,
+        }
+    }
+
+    fn knee(steps: Vec<Step>) -> Knee {
+        Knee {
+            rate: Some(1.0),
+            fails_at: Some(2.0),
+            limit: Limit::Service,
+            required: vec!["99%".to_owned(), "ttft.p99<20ms".to_owned()],
+            attainment: Some(0.99),
+            steps,
         }
     }
 
     #[test]
     fn a_knee_of_few_requests_is_doubted() {
         let doubt = |holds: (u64, u64), fails: (u64, u64)| {
-            let steps = vec![step(1.0, holds.0, holds.1), step(2.0, fails.0, fails.1)];
-            let (rate, fails_at, limit) = (Some(1.0), Some(2.0), Limit::Service);
-            Knee { rate, fails_at, limit, attainment: 0.99, steps }.doubt()
+            knee(vec![step(1.0, holds.0, holds.1), step(2.0, fails.0, fails.1)]).doubt()
         };
         let few = doubt((20, 20), (700, 1_000)).unwrap();
         assert!(few.contains("of 20 requests at 1/s") && few.contains("83.9 to 100.0 %"), "{few}");
         assert!(doubt((1_000, 1_000), (19, 20)).unwrap().contains("of 20 requests at 2/s"));
         assert_eq!(doubt((1_000, 1_000), (700, 1_000)), None);
+        let blind = Step { queue_grows: None, ..step(1.0, 1_000, 1_000) };
+        let blind = knee(vec![blind, step(2.0, 700, 1_000)]).doubt().unwrap();
+        assert!(blind.contains("at 1/s is too short to see"), "{blind}");
+    }
+
+    #[test]
+    fn a_knee_says_what_it_failed_for() {
+        let fails = vec![QUEUE.to_owned()];
+        let failed = Step { fails, ..step(2.0, 1_000, 1_000) };
+        assert_eq!(
+            knee(vec![step(1.0, 1_000, 1_000), failed]).verdict(),
+            "knee: carried with 99% within SLO, ttft.p99<20ms at 1.00/s, no longer at 2.00/s (a \
+             queue that grows)"
+        );
     }
 }

@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use super::later::{Later, Next};
 use super::pause::Pause;
-use super::plan::{Balance, Load, Plan, Planned};
+use super::plan::{Load, Plan, Planned};
 use super::record::Record;
 use super::target::Connection;
 use crate::engine::Prefix;
@@ -64,8 +64,6 @@ pub(super) struct Shared {
     pub(super) start: Instant,
     /// Connections that are opened before.
     n_ahead: usize,
-    /// Open requests of each target.
-    open: Vec<AtomicUsize>,
     /// What all requests to a target have in common: chats, and plain completions.
     chats: Vec<Route>,
     completions: Vec<Route>,
@@ -96,32 +94,20 @@ impl Shared {
                 headers.insert(header::CONTENT_TYPE, json);
                 let authorization = plan.authorization.clone();
                 headers.extend(authorization.map(|value| (header::AUTHORIZATION, value)));
+                for (name, value) in &plan.headers {
+                    headers.insert(name.clone(), value.clone());
+                }
                 Ok(Route { path: target.path(path).parse::<http::Uri>()?, headers })
             });
             routes.collect::<Result<Vec<_>, http::Error>>()
         };
         let (chats, completions) = (routes("/v1/chat/completions")?, routes("/v1/completions")?);
-        let open = plan.targets.iter().map(|_| AtomicUsize::new(0)).collect();
-        Ok(Shared { plan, start, n_ahead, open, chats, completions })
+        Ok(Shared { plan, start, n_ahead, chats, completions })
     }
 
     /// Seconds since the start of the run.
     pub(super) fn now_s(&self) -> f64 {
         self.start.elapsed().as_secs_f64()
-    }
-
-    /// The target with the fewest open requests.
-    pub(super) fn least_open(&self) -> usize {
-        let open = self.open.iter().map(|open| open.load(Ordering::Relaxed));
-        open.enumerate().min_by_key(|(_, open)| *open).map_or(0, |(target, _)| target)
-    }
-
-    pub(super) fn begins_on(&self, target: usize) {
-        self.open[target].fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn ended_on(&self, target: usize) {
-        self.open[target].fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -185,7 +171,7 @@ pub(super) struct Lane {
 impl Lane {
     pub(super) fn new(shared: Arc<Shared>, connections: u32, users: Range<u64>) -> Lane {
         let idle = shared.plan.targets.iter().map(|_| VecDeque::new()).collect();
-        let record = Record::new(shared.plan.classes.len());
+        let record = Record::new(shared.plan.classes.len(), shared.plan.targets.len());
         Lane {
             shared,
             idle: Mutex::new(idle),
@@ -331,13 +317,7 @@ impl Lane {
                 record.scheduled(job.class, job.due_s);
             }
         }
-        job.target = match plan.balance {
-            Balance::RoundRobin => {
-                usize::try_from(job.number % plan.targets.len() as u64).unwrap_or(0)
-            }
-            Balance::Least => self.shared.least_open(),
-        };
-        self.shared.begins_on(job.target);
+        job.target = usize::try_from(job.number % plan.targets.len() as u64).unwrap_or(0);
         let slot = {
             // Under the lock, so that no slot is freed between the look at it and the waiting.
             let mut waiting = locked(&self.waiting);
@@ -348,7 +328,6 @@ impl Lane {
                     return;
                 }
                 Err(_taken) => {
-                    self.shared.ended_on(job.target);
                     locked(&self.record).unsent += 1;
                     return;
                 }

@@ -3,6 +3,7 @@
 //! Must not write anything for people, and must not decide what follows from it.
 
 use std::cell::RefCell;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use std::{io, thread};
@@ -60,6 +61,12 @@ pub struct Outcome {
     pub elapsed_s: f64,
     /// How long requests were due in it that count, in seconds.
     pub span_s: f64,
+    /// When these were due, in seconds since the start: once for each run, where several are put
+    /// together.
+    pub loads_s: Vec<Range<f64>>,
+    /// Whether requests left so late that the client was measured ([`Record::is_bottleneck`]), in any
+    /// of the runs.
+    pub is_bottleneck: bool,
     /// Requests with an answer or a failure, those of the warm-up and the cool-down too.
     pub n_ended: u64,
     /// Whether somebody stopped it.
@@ -72,6 +79,30 @@ pub struct Outcome {
     pub replicas: Seen,
     /// What the engines said of themselves over time.
     pub engines: Vec<Look>,
+}
+
+impl Outcome {
+    /// Adds the next of several runs: its clock goes on where this one's ended.
+    #[must_use]
+    pub fn followed_by(mut self, next: Outcome) -> Outcome {
+        let by_s = self.elapsed_s;
+        self.record.merge(next.record.later(by_s));
+        self.elapsed_s += next.elapsed_s;
+        self.span_s += next.span_s;
+        let later = next.loads_s.into_iter().map(|Range { start, end }| start + by_s..end + by_s);
+        self.loads_s.extend(later);
+        self.is_bottleneck |= next.is_bottleneck;
+        self.n_ended += next.n_ended;
+        self.is_interrupted |= next.is_interrupted;
+        self.trace_error = self.trace_error.or(next.trace_error);
+        self.cpu_s += next.cpu_s;
+        for (t_s, count) in next.replicas.changes() {
+            self.replicas.note(t_s + by_s, *count);
+        }
+        self.engines
+            .extend(next.engines.into_iter().map(|look| Look { t_s: look.t_s + by_s, ..look }));
+        self
+    }
 }
 
 /// Runs a plan to its end, or until `interrupt` turns true.
@@ -136,7 +167,7 @@ pub async fn measure(
     let elapsed_s = shared.now_s();
     // One lane has met it, the one whose turn it was.
     let trace_error = lanes.iter().find_map(|lane| lane.take_trace_error());
-    let mut record = Record::new(plan.classes.len());
+    let mut record = Record::new(plan.classes.len(), plan.targets.len());
     for lane in &lanes {
         record.merge(std::mem::take(&mut *locked(lane.record())));
         for job in lane.take_waiting().into_iter().filter(|job| job.counts) {
@@ -148,11 +179,14 @@ pub async fn measure(
         Some(span_s) => schedule_end_s.unwrap_or(elapsed_s).min(span_s),
         None => record.last_due_s,
     };
+    let span_s = (span_s - plan.warmup_s).max(0.0);
     Ok(Outcome {
         n_ended: lanes.iter().map(|lane| lane.n_ended()).sum(),
+        is_bottleneck: record.is_bottleneck(),
         record,
         elapsed_s,
-        span_s: (span_s - plan.warmup_s).max(0.0),
+        span_s,
+        loads_s: vec![plan.warmup_s..plan.warmup_s + span_s],
         is_interrupted,
         trace_error,
         cpu_s: cpu_s() - cpu_before_s,
@@ -170,7 +204,7 @@ fn start_lanes(
     pacing: mpsc::Sender<()>,
 ) -> Result<Vec<Arc<Lane>>, Error> {
     let n_lanes = shared.plan.n_lanes.max(1);
-    let connections = u32::try_from(shared.plan.connections / n_lanes).unwrap_or(u32::MAX).max(1);
+    let all = shared.plan.connections;
     let mut lanes = Vec::new();
     let n_users = match shared.plan.load {
         Load::Users { n } => u64::from(n),
@@ -182,6 +216,9 @@ fn start_lanes(
         // Each reads the schedule for itself, and takes every so manieth request of it.
         let schedule = (0_u64..).zip(shared.plan.schedule()?);
         let share: Share = Box::new(schedule.skip(index).step_by(n_lanes));
+        // What cannot be divided goes to the first ones, so that they sum up to what was told.
+        let connections = all / n_lanes + usize::from(index < all % n_lanes);
+        let connections = u32::try_from(connections).unwrap_or(u32::MAX).max(1);
         let lane = Arc::new(Lane::new(Arc::clone(shared), connections, users));
         lanes.push(Arc::clone(&lane));
         let (stopped, alive, pacing) = (stopped.clone(), alive.clone(), pacing.clone());

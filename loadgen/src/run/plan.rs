@@ -49,15 +49,6 @@ pub enum Load {
     },
 }
 
-/// Which server gets a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Balance {
-    /// One after the other.
-    RoundRobin,
-    /// The one with the fewest open requests.
-    Least,
-}
-
 /// A kind of requests, with its share of them.
 #[derive(Debug, Clone)]
 pub struct Class {
@@ -76,10 +67,8 @@ pub struct Class {
 /// Everything about a run.
 #[derive(Debug)]
 pub struct Plan {
-    /// The servers, at least one.
+    /// The servers, at least one; each gets a request in turn.
     pub targets: Vec<Target>,
-    /// How requests are spread over them.
-    pub balance: Balance,
     /// The kinds of requests, at least one.
     pub classes: Vec<Class>,
     /// When they come.
@@ -100,12 +89,14 @@ pub struct Plan {
     pub grace: Duration,
     /// Settles everything that is drawn.
     pub seed: u64,
-    /// Threads that send.
+    /// Threads that send, at most as many as connections.
     pub n_lanes: usize,
-    /// The most connections at once, all threads together.
+    /// The most connections in use at once, all threads together.
     pub connections: usize,
     /// The value of the `Authorization` header.
     pub authorization: Option<http::HeaderValue>,
+    /// Further headers, which go before those that are sent anyway.
+    pub headers: Vec<(http::HeaderName, http::HeaderValue)>,
     /// Makes the bodies.
     pub prompts: Prompts,
     /// Whether an answer must name the model that was asked for.
@@ -372,6 +363,7 @@ mod tests {
             is_streaming: true,
             forces_length: true,
             counts_tokens: false,
+            more: None,
         };
         let slo = Slo { ttft_s: 2.0, tpot_s: 0.2, e2e_s: None };
         Class { name: name.to_owned(), weight, form, lengths, slo }
@@ -380,7 +372,6 @@ mod tests {
     fn plan(seed: u64) -> Plan {
         Plan {
             targets: vec![Target::parse("http://localhost:1", &Tls::default()).unwrap()],
-            balance: Balance::RoundRobin,
             classes: vec![
                 class("chat", 3.0, Lengths::fixed(100, 10)),
                 class("batch", 1.0, Lengths::fixed(2_000, 5)),
@@ -397,6 +388,7 @@ mod tests {
             n_lanes: 1,
             connections: 1,
             authorization: None,
+            headers: Vec::new(),
             prompts: Prompts::new(Alphabet::Words, seed),
             checks_model: true,
             replicas: None,

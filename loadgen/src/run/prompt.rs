@@ -8,6 +8,8 @@ use bytes::Bytes;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng as _, SeedableRng as _};
 
+use super::more::Fields;
+use super::own::Own;
 use crate::engine::Prefix;
 
 /// What a prompt is made of.
@@ -33,6 +35,8 @@ pub struct Form {
     pub forces_length: bool,
     /// Whether each piece is to say how many tokens there were up to it, which vLLM and SGLang know.
     pub counts_tokens: bool,
+    /// Further fields of each request.
+    pub more: Option<Fields>,
 }
 
 /// Words that are one token each, with a space before them, in the vocabularies of GPT-2, Llama 3
@@ -60,6 +64,7 @@ pub struct Prompts {
     /// Where each item begins in the text; one more than there are items.
     starts: Vec<u32>,
     words: Vec<&'static str>,
+    own: Option<Own>,
 }
 
 impl Prompts {
@@ -85,13 +90,37 @@ impl Prompts {
             }
             starts.push(u32::try_from(text.len()).unwrap_or(u32::MAX));
         }
-        Prompts { alphabet, seed, text, starts, words }
+        Prompts { alphabet, seed, text, starts, words, own: None }
+    }
+
+    /// The same prompts for every seed, whatever length was asked for.
+    #[must_use]
+    pub fn with_own(mut self, own: Option<Own>) -> Prompts {
+        self.own = own;
+        self
+    }
+
+    /// The file of the prompts, and how many it has, where they are one's own.
+    #[must_use]
+    pub fn own(&self) -> Option<(&str, usize)> {
+        self.own.as_ref().map(Own::source)
+    }
+
+    /// What prompts are made of, where they are not one's own.
+    #[must_use]
+    pub fn alphabet(&self) -> Alphabet {
+        self.alphabet
+    }
+
+    /// How many tokens of a prompt are known to have been sent; none of one's own.
+    pub(super) fn tokens_of(&self, asked: u32) -> u32 {
+        if self.own.is_some() { 0 } else { asked }
     }
 
     /// The same with another text, and other first words of each prompt.
     #[must_use]
     pub fn reseeded(&self, seed: u64) -> Prompts {
-        Prompts::new(self.alphabet, seed)
+        Prompts::new(self.alphabet, seed).with_own(self.own.clone())
     }
 
     /// The body of request number `number`.
@@ -108,16 +137,11 @@ impl Prompts {
         body.extend_from_slice(b"{\"model\":");
         // A name is text: writing it as JSON cannot fail.
         drop(serde_json::to_writer(&mut body, &form.model));
-        let quote: (&[u8], &[u8]) = match (form.is_chat, self.alphabet) {
-            (true, _) => (b",\"messages\":[{\"role\":\"user\",\"content\":\"", b"\"}]"),
-            (false, Alphabet::Words) => (b",\"prompt\":\"", b"\""),
-            (false, Alphabet::TokenIds) => (b",\"prompt\":[", b"]"),
-        };
-        body.extend_from_slice(quote.0);
-        self.write_prompt(&mut body, number, input_tokens, prefix);
-        // The separator behind the last item.
-        body.pop();
-        body.extend_from_slice(quote.1);
+        if let Some(own) = &self.own {
+            own.write(&mut body, form.is_chat, number);
+        } else {
+            self.write_field(&mut body, form, number, input_tokens, prefix);
+        }
         let output = output_tokens.to_string();
         body.extend_from_slice(b",\"max_tokens\":");
         body.extend_from_slice(output.as_bytes());
@@ -132,8 +156,31 @@ impl Prompts {
             }
             body.push(b'}');
         }
+        if let Some(more) = &form.more {
+            more.write(&mut body);
+        }
         body.push(b'}');
         Bytes::from(body)
+    }
+
+    fn write_field(
+        &self,
+        body: &mut Vec<u8>,
+        form: &Form,
+        number: u64,
+        input_tokens: u32,
+        prefix: &Prefix,
+    ) {
+        let quote: (&[u8], &[u8]) = match (form.is_chat, self.alphabet) {
+            (true, _) => (b",\"messages\":[{\"role\":\"user\",\"content\":\"", b"\"}]"),
+            (false, Alphabet::Words) => (b",\"prompt\":\"", b"\""),
+            (false, Alphabet::TokenIds) => (b",\"prompt\":[", b"]"),
+        };
+        body.extend_from_slice(quote.0);
+        self.write_prompt(body, number, input_tokens, prefix);
+        // The separator behind the last item.
+        body.pop();
+        body.extend_from_slice(quote.1);
     }
 
     fn write_prompt(&self, body: &mut Vec<u8>, number: u64, input_tokens: u32, prefix: &Prefix) {
@@ -210,7 +257,8 @@ mod tests {
 
     fn form(is_chat: bool) -> Form {
         let model = "a \"b\"".to_owned();
-        Form { model, is_chat, is_streaming: true, forces_length: true, counts_tokens: true }
+        let more = Some(r#"{"temperature":0}"#.parse().unwrap());
+        Form { model, is_chat, is_streaming: true, forces_length: true, counts_tokens: true, more }
     }
 
     fn prompt(prompts: &Prompts, number: u64, input: u32, prefix: &Prefix) -> Vec<String> {
@@ -230,6 +278,7 @@ mod tests {
         assert_eq!(json["model"], "a \"b\"");
         assert_eq!(json["max_tokens"], 7);
         assert_eq!(json["min_tokens"], 7);
+        assert_eq!(json["temperature"], 0);
         let options = serde_json::json!({"include_usage": true, "continuous_usage_stats": true});
         assert_eq!(json["stream_options"], options);
         let content = json["messages"][0]["content"].as_str().unwrap();

@@ -108,6 +108,8 @@ fn micros(seconds: f64) -> u64 {
 /// What is known of a request when it ends.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ended {
+    /// Which server had it.
+    pub(super) target: usize,
     /// When it was due and ended, in seconds since the run's start.
     pub(super) due_s: f64,
     pub(super) at_s: f64,
@@ -184,6 +186,10 @@ pub struct Class {
     pub events: u64,
     /// Completed answers whose tokens the server did not count: pieces of text stand for tokens.
     pub uncounted: u64,
+    /// Tokens that were asked for in these.
+    pub asked_uncounted: u64,
+    /// Pieces of text that came for them.
+    pub pieces_uncounted: u64,
     /// Request-seconds spent waiting for a first token beyond the SLO.
     pub violation_s: f64,
 }
@@ -193,6 +199,15 @@ impl Class {
     #[must_use]
     pub fn n_errors(&self) -> u64 {
         self.errors.values().sum()
+    }
+
+    /// How late requests left, but for the latest hundredth of them, or the latest tenth of fewer than
+    /// a hundred, of whom a single one would decide otherwise: that share, and seconds. `None` if none
+    /// has left.
+    #[must_use]
+    pub fn usual_lag(&self) -> Option<(f64, f64)> {
+        let share = if self.schedule_lag.len() < 100 { 0.9 } else { 0.99 };
+        Some((share, self.schedule_lag.quantile(share)?))
     }
 
     /// Adds what another part of the run saw.
@@ -227,7 +242,33 @@ impl Class {
         self.good_output_tokens += other.good_output_tokens;
         self.events += other.events;
         self.uncounted += other.uncounted;
+        self.asked_uncounted += other.asked_uncounted;
+        self.pieces_uncounted += other.pieces_uncounted;
         self.violation_s += other.violation_s;
+    }
+}
+
+/// What became of the requests to one server.
+#[derive(Debug, Clone, Default)]
+pub struct Target {
+    /// Requests that a connection to it was sought for.
+    pub sent: u64,
+    /// Whole answers.
+    pub completed: u64,
+    /// Requests that were open when the run ended.
+    pub unfinished: u64,
+    /// Failures by their kind.
+    pub errors: BTreeMap<Failure, u64>,
+}
+
+impl Target {
+    fn merge(&mut self, other: &Target) {
+        self.sent += other.sent;
+        self.completed += other.completed;
+        self.unfinished += other.unfinished;
+        for (failure, n) in &other.errors {
+            *self.errors.entry(*failure).or_default() += n;
+        }
     }
 }
 
@@ -236,14 +277,14 @@ impl Class {
 pub struct Record {
     /// By class, in the plan's order.
     pub classes: Vec<Class>,
+    /// By server, in the plan's order.
+    pub targets: Vec<Target>,
     /// All classes over time.
     pub timeline: Timeline,
-    /// One example of each kind of failure.
-    pub examples: BTreeMap<Failure, String>,
+    /// One example of each kind of failure, and which server it was.
+    pub examples: BTreeMap<Failure, (usize, String)>,
     /// When the first text of all came.
     pub first_text_s: Option<f64>,
-    /// When the last whole answer was there.
-    pub last_whole_s: f64,
     /// When the first request was due.
     pub first_due_s: Option<f64>,
     /// When the last request was due, whether or not it counts.
@@ -254,8 +295,12 @@ pub struct Record {
 }
 
 impl Record {
-    pub(super) fn new(n_classes: usize) -> Record {
-        Record { classes: vec![Class::default(); n_classes], ..Record::default() }
+    pub(super) fn new(n_classes: usize, n_targets: usize) -> Record {
+        Record {
+            classes: vec![Class::default(); n_classes],
+            targets: vec![Target::default(); n_targets],
+            ..Record::default()
+        }
     }
 
     /// A request's time has come.
@@ -266,8 +311,9 @@ impl Record {
     }
 
     /// A connection is sought for a request.
-    pub(super) fn sent(&mut self, class: usize, at_s: f64) {
+    pub(super) fn sent(&mut self, class: usize, target: usize, at_s: f64) {
         self.classes[class].sent += 1;
+        self.targets[target].sent += 1;
         self.timeline.at(at_s).sent += 1;
     }
 
@@ -330,6 +376,8 @@ impl Record {
             }
             None => {
                 record.uncounted += 1;
+                record.asked_uncounted += u64::from(ended.asked_output);
+                record.pieces_uncounted += u64::from(ended.events);
                 u64::from(ended.events)
             }
         };
@@ -351,14 +399,15 @@ impl Record {
             self.timeline.at(ended.due_s).good += 1;
         }
         self.timeline.at(ended.at_s).completed += 1;
-        self.last_whole_s = self.last_whole_s.max(ended.at_s);
+        self.targets[ended.target].completed += 1;
         self.ended(ended);
     }
 
     /// A request failed.
     pub(super) fn failed(&mut self, class: usize, slo: &Slo, ended: &Ended, fault: Fault) {
         *self.classes[class].errors.entry(fault.failure).or_default() += 1;
-        self.examples.entry(fault.failure).or_insert(fault.example);
+        *self.targets[ended.target].errors.entry(fault.failure).or_default() += 1;
+        self.examples.entry(fault.failure).or_insert((ended.target, fault.example));
         self.timeline.at(ended.due_s).failed += 1;
         self.timeline.at(ended.at_s).cut += u64::from(fault.failure == Failure::CutShort);
         self.without_token(class, slo, ended);
@@ -368,6 +417,7 @@ impl Record {
     /// The run ended before a request did.
     pub(super) fn unfinished(&mut self, class: usize, slo: &Slo, ended: &Ended) {
         self.classes[class].unfinished += 1;
+        self.targets[ended.target].unfinished += 1;
         self.left_open(class, slo, ended);
         self.ended(ended);
     }
@@ -376,6 +426,7 @@ impl Record {
     pub(super) fn never_sent(&mut self, class: usize, slo: &Slo, due_s: f64, at_s: f64) {
         self.unsent += 1;
         let ended = Ended {
+            target: 0,
             due_s,
             at_s,
             first_s: None,
@@ -420,15 +471,41 @@ impl Record {
         for (own, other) in self.classes.iter_mut().zip(&other.classes) {
             own.merge(other);
         }
+        for (own, other) in self.targets.iter_mut().zip(&other.targets) {
+            own.merge(other);
+        }
         self.timeline.merge(other.timeline);
         for (failure, example) in other.examples {
             self.examples.entry(failure).or_insert(example);
         }
         self.first_text_s = earlier(self.first_text_s, other.first_text_s);
         self.first_due_s = earlier(self.first_due_s, other.first_due_s);
-        self.last_whole_s = self.last_whole_s.max(other.last_whole_s);
         self.last_due_s = self.last_due_s.max(other.last_due_s);
         self.unsent += other.unsent;
+    }
+
+    /// The same on a clock that was started so many seconds earlier.
+    #[must_use]
+    pub(super) fn later(self, by_s: f64) -> Record {
+        Record {
+            timeline: self.timeline.later(by_s),
+            first_text_s: self.first_text_s.map(|at_s| at_s + by_s),
+            first_due_s: self.first_due_s.map(|at_s| at_s + by_s),
+            last_due_s: self.last_due_s + by_s,
+            ..self
+        }
+    }
+
+    /// Whether requests left so late that what was measured is the client rather than the server: by
+    /// more than 1 ms and more than a hundredth of the median time to first token, but for the latest
+    /// of them ([`Class::usual_lag`]); or not at all.
+    #[must_use]
+    pub fn is_bottleneck(&self) -> bool {
+        let total = self.total();
+        let lag_s = total.usual_lag().map_or(0.0, |(_, lag_s)| lag_s);
+        let usual_s = total.ttft.quantile(0.5).or_else(|| total.e2e.quantile(0.5)).unwrap_or(0.0);
+        let is_full = total.errors.contains_key(&Failure::ClientLimit);
+        self.unsent > 0 || is_full || lag_s > (usual_s / 100.0).max(1e-3)
     }
 
     /// All classes as one.
@@ -451,7 +528,7 @@ mod tests {
     #[test]
     fn what_waits_at_the_end_is_late_once_it_has_waited_longer_than_promised() {
         let slo = Slo { ttft_s: 2.0, tpot_s: 0.1, e2e_s: None };
-        let mut record = Record::new(1);
+        let mut record = Record::new(1, 1);
         for due_s in [7.0, 9.0] {
             record.scheduled(0, due_s);
             record.never_sent(0, &slo, due_s, 10.0);
@@ -462,6 +539,21 @@ mod tests {
         assert_eq!((record.timeline.at(7.0).late, record.timeline.at(9.0).late), (1, 0));
         assert_eq!((class.waiting.n_within(2.0), class.open.n_within(3.1)), (1, 2));
         assert_eq!(record.first_due_s, Some(7.0));
+    }
+
+    #[test]
+    fn a_single_late_request_is_no_bottleneck_and_a_tenth_of_few_is() {
+        let bottleneck = |n: u32, n_late: u32| {
+            let mut record = Record::new(1, 1);
+            for index in 0..n {
+                record.classes[0].ttft.note(0.05);
+                record.left(0, if index < n_late { 0.5 } else { 1e-4 });
+            }
+            record.is_bottleneck()
+        };
+        assert!(!bottleneck(38, 1) && bottleneck(38, 8) && bottleneck(38, 38));
+        assert!(!bottleneck(1_000, 9) && bottleneck(1_000, 20));
+        assert!(!bottleneck(0, 0));
     }
 
     #[test]

@@ -5,17 +5,23 @@
 mod csv;
 mod doubts;
 mod html;
+mod phases;
 mod plot;
+mod settings;
 mod table;
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use self::doubts::{is_bottleneck, unknown, warnings};
+use self::doubts::{unknown, warnings};
+use self::phases::{Phase, phases};
+use self::settings::Settings;
 pub(crate) use self::table::{seconds, significant};
+use super::carried::{carried_rate, is_growing};
 use super::elasticity::{Elasticity, elasticity};
 use super::engines::Look;
+use super::failure::Failure;
 use super::knee::Knee;
 use super::measure::Outcome;
 use super::plan::{Load, Plan};
@@ -88,10 +94,10 @@ pub struct ClassReport {
     pub errors_by_class: BTreeMap<String, u64>,
     /// Requests due a second.
     pub offered_rate: Option<f64>,
-    /// Whole answers a second: from the first due to the end of the schedule, or to a later moment
-    /// where that gives more. A straggler takes from it itself and no more.
+    /// Whole answers to what was due in a second, whenever they came: what was offered, less what
+    /// failed or was open at the end. How fast they came is the report's `carried_rate`.
     pub achieved_rate: Option<f64>,
-    /// Answers within the SLO a second, in the same time.
+    /// Those of them within the SLO, likewise.
     pub goodput: Option<f64>,
     /// Answers within the SLO.
     pub good: u64,
@@ -116,7 +122,7 @@ pub struct ClassReport {
     pub schedule_lag: Summary,
     /// Requests that got no first token, and are in none of the times above.
     pub without_first_token: u64,
-    /// Tokens of whole answers a second, in the same time.
+    /// Tokens of whole answers to what was due in a second.
     pub output_tokens_rate: Option<f64>,
     /// Tokens of whole answers.
     pub output_tokens: u64,
@@ -133,11 +139,9 @@ pub struct ClassReport {
 }
 
 impl ClassReport {
-    fn of(name: &str, class: &record::Class, span_s: f64, busy_s: f64) -> ClassReport {
-        let rate = |n: u64, over_s: f64| (over_s > 0.0).then(|| n as f64 / over_s);
+    fn of(name: &str, class: &record::Class, span_s: f64) -> ClassReport {
+        let rate = |n: u64| (span_s > 0.0).then(|| n as f64 / span_s);
         let ratio = |a: u64, b: u64| (b > 0).then(|| a as f64 / b as f64);
-        let errors_by_class =
-            class.errors.iter().map(|(failure, n)| (failure.class().into_owned(), *n)).collect();
         ClassReport {
             class: name.to_owned(),
             scheduled: class.scheduled,
@@ -146,10 +150,10 @@ impl ClassReport {
             completed: class.completed,
             errors: class.n_errors(),
             unfinished: class.unfinished,
-            errors_by_class,
-            offered_rate: rate(class.scheduled, span_s),
-            achieved_rate: rate(class.completed, busy_s),
-            goodput: rate(class.good, busy_s),
+            errors_by_class: by_name(&class.errors),
+            offered_rate: rate(class.scheduled),
+            achieved_rate: rate(class.completed),
+            goodput: rate(class.good),
             good: class.good,
             judged: n_judged(class),
             attainment: attainment(class),
@@ -161,7 +165,7 @@ impl ClassReport {
             e2e: Summary::of(&class.e2e),
             schedule_lag: Summary::of(&class.schedule_lag),
             without_first_token: class.tokenless,
-            output_tokens_rate: rate(class.output_tokens, busy_s),
+            output_tokens_rate: rate(class.output_tokens),
             output_tokens: class.output_tokens,
             prompt_tokens_ratio: ratio(class.prompt_tokens, class.asked_prompt_tokens),
             output_tokens_ratio: ratio(class.counted_output_tokens, class.asked_output_tokens),
@@ -172,12 +176,29 @@ impl ClassReport {
     }
 }
 
+/// What became of the requests to one of several servers.
+#[derive(Debug, Clone, Serialize)]
+pub struct TargetReport {
+    /// Its address.
+    pub url: String,
+    /// Requests for which a connection to it was sought.
+    pub sent: u64,
+    /// Whole answers.
+    pub completed: u64,
+    /// Failures.
+    pub errors: u64,
+    /// Requests open when the run ended.
+    pub unfinished: u64,
+    /// Failures by their class.
+    pub errors_by_class: BTreeMap<String, u64>,
+}
+
 /// What the load generator knows of itself.
 #[derive(Debug, Clone, Serialize)]
 pub struct Client {
     /// Threads that sent.
     pub threads: usize,
-    /// The most connections that it would have opened.
+    /// The most connections that it would have used at once.
     pub connections: usize,
     /// Processor time for each second of the run.
     pub cpu_cores: f64,
@@ -213,7 +234,9 @@ pub struct Report {
     pub targets: Vec<String>,
     /// What was asked.
     pub load: String,
-    /// Settles the schedule.
+    /// Everything else that another run of the same must be told.
+    pub settings: Settings,
+    /// Settles the schedule; of several runs, that of the first.
     pub seed: u64,
     /// How long requests were due, warm-up and cool-down left out, in seconds.
     pub duration_s: f64,
@@ -224,12 +247,22 @@ pub struct Report {
     /// All requests.
     #[serde(flatten)]
     pub total: ClassReport,
+    /// Whole answers a second as they came in the second half of the schedule, whenever they were due:
+    /// what the service carries where it is asked for more.
+    pub carried_rate: Option<f64>,
+    /// Whether more and more requests were open, beyond chance, though no more were due: the load is
+    /// more than is carried. `null` where the run is too short to tell.
+    pub queue_grows: Option<bool>,
     /// The promise to each class.
     pub slo: BTreeMap<String, Slo>,
-    /// An example of each class of failures.
+    /// An example of each class of failures, of several servers with the address of its own.
     pub error_examples: BTreeMap<String, String>,
     /// The classes, if there are several.
     pub classes: Vec<ClassReport>,
+    /// The servers, if there are several.
+    pub by_target: Vec<TargetReport>,
+    /// The stretches of a rate that changes.
+    pub phases: Vec<Phase>,
     /// How the service stood changes of its size.
     pub elasticity: Elasticity,
     /// The load generator itself.
@@ -238,7 +271,8 @@ pub struct Report {
     pub requirements: Vec<Verdict>,
     /// The highest rate within the SLO, if it was sought.
     pub knee: Option<Knee>,
-    /// All runs, where there were several seeds; everything else is of the last one.
+    /// Each of the runs, where there were several seeds; everything else is of all of them, one after
+    /// another, and what is required must hold in each.
     pub seeds: Option<Seeds>,
     /// What makes the figures doubtful.
     pub warnings: Vec<String>,
@@ -278,8 +312,7 @@ impl Report {
     pub fn new(plan: &Plan, outcome: &Outcome, requirements: &[Requirement]) -> Report {
         let record = &outcome.record;
         let total = record.total();
-        let busy_s = busy_s(record, plan.warmup_s, outcome.span_s);
-        let report = |name: &str, class| ClassReport::of(name, class, outcome.span_s, busy_s);
+        let report = |name: &str, class| ClassReport::of(name, class, outcome.span_s);
         let classes = match plan.classes.as_slice() {
             [_one] => Vec::new(),
             several => several
@@ -299,7 +332,7 @@ impl Report {
             connections: plan.connections,
             cpu_cores: outcome.cpu_s / outcome.elapsed_s.max(1e-3),
             unsent: record.unsent,
-            is_bottleneck: is_bottleneck(outcome, &total),
+            is_bottleneck: outcome.is_bottleneck,
             cpu_s_per_request,
             ceiling_rate: cpu_s_per_request
                 .filter(|cpu_s| *cpu_s > 0.0)
@@ -310,18 +343,29 @@ impl Report {
             loadgen: env!("CARGO_PKG_VERSION"),
             targets: plan.targets.iter().map(super::target::Target::url).collect(),
             load: described(plan),
+            settings: Settings::of(plan),
             seed: plan.seed,
             duration_s: outcome.span_s,
             elapsed_s: outcome.elapsed_s,
             interrupted: outcome.is_interrupted,
             total: report("all", &total),
+            carried_rate: carried_rate(&record.timeline, &outcome.loads_s),
+            queue_grows: queue_grows(outcome, &total),
             slo: plan.classes.iter().map(|class| (class.name.clone(), class.slo)).collect(),
             error_examples: record
                 .examples
                 .iter()
-                .map(|(failure, example)| (failure.class().into_owned(), example.clone()))
+                .map(|(failure, (target, example))| {
+                    let example = match plan.targets.as_slice() {
+                        [_one] => example.clone(),
+                        several => format!("{}: {example}", several[*target].url()),
+                    };
+                    (failure.class().into_owned(), example)
+                })
                 .collect(),
             classes,
+            by_target: by_target(plan, record),
+            phases: phases(plan, outcome),
             elasticity: elasticity(outcome, &total, plan),
             client,
             requirements: requirements
@@ -344,13 +388,13 @@ impl Report {
         report
     }
 
-    /// Whether no request got a first token: nothing was measured then. Who stops a run in which
-    /// nothing has failed has only waited too short.
+    /// Whether no answer was whole, and nothing was measured: no request got a first token, or some
+    /// that did failed. Who stops a run in which nothing has failed has only waited too short.
     #[must_use]
     pub fn is_unanswered(&self) -> bool {
         let ClassReport { scheduled, errors, completed, ttft, .. } = &self.total;
         let is_over = *errors > 0 || (*scheduled > 0 && !self.interrupted);
-        is_over && *completed == 0 && ttft.count == 0
+        is_over && *completed == 0 && (ttft.count == 0 || *errors > 0)
     }
 
     /// Whether all that was required holds.
@@ -374,20 +418,35 @@ impl Report {
     }
 }
 
-/// The time in which the whole answers came at their highest rate from the beginning on: that of
-/// the schedule, or a longer one. Under overload answers go on after it, and count in the time they
-/// took; a few stragglers would only stretch it.
-fn busy_s(record: &record::Record, warmup_s: f64, span_s: f64) -> f64 {
-    let bins = || record.timeline.bins();
-    let width_s = record.timeline.width_s();
-    let all: u64 = bins().map(|(_, bin)| bin.completed).sum();
-    let mut came = 0;
-    let times = bins().filter_map(|(t_s, bin)| {
-        came += bin.completed;
-        let took_s = ((t_s + width_s).min(record.last_whole_s) - warmup_s).max(span_s);
-        (came > 0).then(|| took_s * all as f64 / came as f64)
-    });
-    times.reduce(f64::min).unwrap_or(span_s)
+/// Whether a queue grew in any of the runs; `None` if that cannot be told of one.
+fn queue_grows(outcome: &Outcome, total: &record::Class) -> Option<bool> {
+    // Where more is asked than is carried, the first tenth has hardly waited.
+    let settle_s = total.e2e.quantile(0.1).unwrap_or(0.0);
+    let grows = |load_s| is_growing(&outcome.record.timeline, load_s, settle_s);
+    let grows: Vec<Option<bool>> = outcome.loads_s.iter().map(grows).collect();
+    match grows.contains(&Some(true)) {
+        true => Some(true),
+        false => grows.into_iter().collect::<Option<Vec<bool>>>().map(|_| false),
+    }
+}
+
+fn by_target(plan: &Plan, record: &record::Record) -> Vec<TargetReport> {
+    if let [_one] = plan.targets.as_slice() {
+        return Vec::new();
+    }
+    let of = |(target, seen): (&super::target::Target, &record::Target)| TargetReport {
+        url: target.url(),
+        sent: seen.sent,
+        completed: seen.completed,
+        errors: seen.errors.values().sum(),
+        unfinished: seen.unfinished,
+        errors_by_class: by_name(&seen.errors),
+    };
+    plan.targets.iter().zip(&record.targets).map(of).collect()
+}
+
+fn by_name(errors: &BTreeMap<Failure, u64>) -> BTreeMap<String, u64> {
+    errors.iter().map(|(failure, n)| (failure.class().into_owned(), *n)).collect()
 }
 
 /// The times between tokens; none unless the tokens of every piece are known.
@@ -425,40 +484,4 @@ fn distribution(times: &Times) -> Vec<Quantile> {
         0.75, 0.8, 0.85, 0.9, 0.95, 0.99, 0.999,
     ];
     SHARES.iter().filter_map(|q| Some(Quantile { q: *q, s: times.quantile(*q)? })).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::record::Record;
-    use super::*;
-
-    /// The rate of ten answers in each quarter of so many seconds, in a schedule of 10 s, and one
-    /// more later.
-    fn achieved(seconds: u32, straggler_s: Option<u32>) -> f64 {
-        let mut record = Record::default();
-        for quarter in 0..4 * seconds {
-            let t_s = f64::from(quarter) / 4.0;
-            record.timeline.at(t_s).completed += 10;
-            record.last_whole_s = t_s + 0.2;
-        }
-        if let Some(straggler_s) = straggler_s.map(f64::from) {
-            record.timeline.at(straggler_s).completed += 1;
-            record.last_whole_s = straggler_s;
-        }
-        let n = 40 * seconds + u32::from(straggler_s.is_some());
-        f64::from(n) / busy_s(&record, 0.0, 10.0)
-    }
-
-    #[test]
-    fn a_straggler_takes_no_more_than_itself_from_the_rate() {
-        assert!((achieved(10, None) - 40.0).abs() < 1e-9);
-        for straggler_s in [12, 40, 600] {
-            let rate = achieved(10, Some(straggler_s));
-            assert!((39.9..=40.1).contains(&rate), "{straggler_s}: {rate}");
-        }
-        // Twice what is carried: answers go on as long again, and the rate is what is carried.
-        let rate = achieved(20, None);
-        assert!((39.9..=40.2).contains(&rate), "{rate}");
-        assert!((busy_s(&Record::default(), 0.0, 10.0) - 10.0).abs() < 1e-9, "nothing came");
-    }
 }

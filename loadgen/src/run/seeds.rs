@@ -7,7 +7,10 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::measure::Outcome;
+use super::plan::Plan;
 use super::report::Report;
+use super::slo::Requirement;
 use crate::compare::{METRICS, value_of};
 use crate::spread::Spread;
 
@@ -20,14 +23,21 @@ pub struct Seeds {
     pub metrics: BTreeMap<&'static str, Spread>,
 }
 
-/// Puts the runs together: the last one's report, with all runs in `seeds`. What was required must
-/// hold in each. `None` if there is no report.
+/// Puts the runs together: the report of all of them, one after another, with each in `seeds`. What
+/// was required must hold in each of them. `None` if there is no run.
 ///
 /// # Errors
 ///
 /// When a report cannot be written as JSON.
-pub fn together(reports: Vec<Report>) -> Result<Option<Report>, serde_json::Error> {
-    let seeds = reports.iter().map(|report| report.seed).collect();
+pub fn together(
+    plan: &Plan,
+    required: &[Requirement],
+    runs: Vec<(Report, Outcome)>,
+) -> Result<Option<(Report, Outcome)>, serde_json::Error> {
+    if runs.len() < 2 {
+        return Ok(runs.into_iter().next());
+    }
+    let (reports, outcomes): (Vec<Report>, Vec<Outcome>) = runs.into_iter().unzip();
     let jsons = reports
         .iter()
         .map(|report| serde_json::to_value(&report.total))
@@ -39,17 +49,27 @@ pub fn together(reports: Vec<Report>) -> Result<Option<Report>, serde_json::Erro
             Some((*metric, Spread::of(values)?))
         })
         .collect();
-    let several = reports.len() > 1;
-    let together = reports.into_iter().reduce(|before, mut report| {
-        for (verdict, earlier) in report.requirements.iter_mut().zip(before.requirements) {
-            if !earlier.holds {
-                *verdict = earlier;
-            }
+    let Some(outcome) = outcomes.into_iter().reduce(Outcome::followed_by) else { return Ok(None) };
+    let mut report = Report::new(plan, &outcome, required);
+    report.seed = reports.first().map_or(plan.seed, |first| first.seed);
+    for (index, verdict) in report.requirements.iter_mut().enumerate() {
+        let mut each = reports.iter().filter_map(|report| report.requirements.get(index));
+        if let Some(failed) = each.find(|verdict| !verdict.holds) {
+            *verdict = failed.clone();
         }
-        report
-    });
-    Ok(together.map(|mut report| {
-        report.seeds = several.then_some(Seeds { seeds, metrics });
-        report
-    }))
+    }
+    let seeds_of = |is: fn(&Report) -> bool| {
+        let those = reports.iter().filter(|report| is(report));
+        those.map(|report| report.seed.to_string()).collect::<Vec<_>>().join(", ")
+    };
+    let invalid = seeds_of(|report| report.client.is_bottleneck);
+    let unanswered = seeds_of(Report::is_unanswered);
+    for (what, seeds) in [("INVALID", invalid), ("without a whole answer", unanswered)] {
+        if !seeds.is_empty() {
+            report.warnings.push(format!("{what}: the runs of seed {seeds}"));
+        }
+    }
+    let seeds = reports.iter().map(|report| report.seed).collect();
+    report.seeds = Some(Seeds { seeds, metrics });
+    Ok(Some((report, outcome)))
 }

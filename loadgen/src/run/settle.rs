@@ -6,19 +6,25 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
+use http::{HeaderName, HeaderValue};
 
+use super::own::Own;
 use super::plan::{Class, ClassSpec, Load, Plan};
 use super::progress::Display;
 use super::prompt::{Alphabet, Form, Prompts};
 use super::slo::Slo;
 use super::target::{Page, Target, Tls};
 use super::users::Users;
-use super::{Args, Endpoint, KNEE_STEP_S, replicas};
+use super::{Args, Endpoint, KNEE_STEP_S, Key, more, replicas};
 use crate::files::{self, MAX_KEY_BYTES};
-use crate::traces::{self, Lengths};
+use crate::traces::{self, Lengths, Size};
 
 /// A run at a rate without an end, unless `--duration` says otherwise.
 const RUN_S: f64 = 60.0;
+/// How long requests are, and bins of a trace of counts, unless told otherwise.
+const INPUT_TOKENS: u32 = 500;
+const OUTPUT_TOKENS: u32 = 150;
+const BIN_S: f64 = 10.0;
 /// Files that are not connections: the program's own, and those of its runtimes.
 const OTHER_FILES: u64 = 64;
 /// The most connections unless told otherwise; the machine's limit of files may be lower.
@@ -40,7 +46,10 @@ impl Args {
         }
         let lengths = match &self.lengths {
             Some(path) => Lengths::load(path)?,
-            None => Lengths::Drawn { input: self.input_tokens, output: self.output_tokens },
+            None => {
+                let (input, output) = self.sizes();
+                Lengths::Drawn { input, output }
+            }
         };
         let load = match (&self.rate, &self.trace, self.trace_format) {
             (Some(curve), None, _) => Load::Rate { curve: curve.clone(), process: self.arrival },
@@ -49,7 +58,7 @@ impl Args {
                 let options = traces::Options {
                     scale: self.scale,
                     seed: self.seed,
-                    bin_s: self.bin,
+                    bin_s: self.bin.unwrap_or(BIN_S),
                     lengths: lengths.clone(),
                 };
                 Load::Trace { path: path.clone(), format, options }
@@ -71,10 +80,11 @@ impl Args {
             "--cooldown is counted from the end of the run: expected --duration beside --trace"
         );
         let most = files.saturating_sub(OTHER_FILES).clamp(1, MOST_CONNECTIONS);
-        let processors = processors();
+        let connections = usize::try_from(self.connections.map_or(most, u64::from))?;
+        let own = self.prompts.as_ref();
+        let own = own.map(|path| Own::load(path, self.endpoint == Endpoint::Chat)).transpose()?;
         Ok(Plan {
             targets,
-            balance: self.balance,
             classes: self.classes(&lengths),
             load,
             duration_s,
@@ -94,19 +104,35 @@ impl Args {
             seed: self.seed,
             n_lanes: self
                 .threads
-                .map_or_else(|| processors.min(8), usize::from)
-                .min(self.users.map_or(usize::MAX, |n| n as usize)),
-            connections: usize::try_from(self.connections.map_or(most, u64::from))?,
+                .map_or_else(|| processors().min(8), usize::from)
+                .min(self.users.map_or(usize::MAX, |n| n as usize))
+                .min(connections),
+            connections,
             authorization: self.authorization()?,
+            headers: self.headers()?,
             prompts: Prompts::new(
                 if self.token_ids { Alphabet::TokenIds } else { Alphabet::Words },
                 self.seed,
-            ),
+            )
+            .with_own(own),
             checks_model: !self.any_model,
             replicas,
             watches_engines: self.watch_engines,
             gpus_per_replica: self.gpus_per_replica,
         })
+    }
+
+    /// Of prompts and of answers.
+    fn sizes(&self) -> (Size, Size) {
+        let or = |size: Option<Size>, tokens| size.unwrap_or_else(|| Size::fixed(tokens));
+        (or(self.input_tokens, INPUT_TOKENS), or(self.output_tokens, OUTPUT_TOKENS))
+    }
+
+    fn headers(&self) -> anyhow::Result<Vec<(HeaderName, HeaderValue)>> {
+        let read = |(n, given): (usize, &Key)| {
+            more::header(&given.0).with_context(|| format!("--header, the {n}. of them"))
+        };
+        (1..).zip(&self.header).map(read).collect()
     }
 
     fn classes(&self, lengths: &Lengths) -> Vec<Class> {
@@ -116,6 +142,7 @@ impl Args {
             is_streaming: !self.plain,
             forces_length: !self.natural_length,
             counts_tokens: self.count_tokens,
+            more: self.body.clone(),
         };
         let slo = Slo { ttft_s: self.slo_ttft, tpot_s: self.slo_tpot, e2e_s: self.slo_e2e };
         if self.class.is_empty() {
@@ -124,9 +151,10 @@ impl Args {
         }
         let class = |spec: &ClassSpec| {
             let lengths = if spec.input.is_some() || spec.output.is_some() {
+                let (input, output) = self.sizes();
                 Lengths::Drawn {
-                    input: spec.input.unwrap_or(self.input_tokens),
-                    output: spec.output.unwrap_or(self.output_tokens),
+                    input: spec.input.unwrap_or(input),
+                    output: spec.output.unwrap_or(output),
                 }
             } else {
                 lengths.clone()
@@ -149,7 +177,7 @@ impl Args {
         self.class.iter().map(class).collect()
     }
 
-    fn authorization(&self) -> anyhow::Result<Option<http::HeaderValue>> {
+    fn authorization(&self) -> anyhow::Result<Option<HeaderValue>> {
         let key = match (&self.api_key_file, &self.api_key) {
             (Some(path), _) => {
                 let key = files::read_text(path, MAX_KEY_BYTES)
@@ -161,9 +189,10 @@ impl Args {
             (None, Some(key)) if !key.0.is_empty() => key.0.clone(),
             (None, Some(_) | None) => return Ok(None),
         };
-        let mut value = http::HeaderValue::from_str(&format!("Bearer {}", key.trim())).map_err(
-            |_characters| anyhow::anyhow!("the API key has characters that no header can carry"),
-        )?;
+        let mut value =
+            HeaderValue::from_str(&format!("Bearer {}", key.trim())).map_err(|_characters| {
+                anyhow::anyhow!("the API key has characters that no header can carry")
+            })?;
         value.set_sensitive(true);
         Ok(Some(value))
     }

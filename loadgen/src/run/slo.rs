@@ -99,6 +99,18 @@ pub struct Verdict {
 }
 
 impl Requirement {
+    /// A share of good requests, 0 to 1.
+    #[must_use]
+    pub fn share(share: f64) -> Requirement {
+        Requirement { text: format!("{}%", share * 100.0), bound: Bound::Attainment(share) }
+    }
+
+    /// Whether it is about the run rather than about the service.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        self.bound == Bound::Valid
+    }
+
     /// The share of good requests, if that is what is asked.
     #[must_use]
     pub fn attainment(&self) -> Option<f64> {

@@ -20,12 +20,15 @@ pub(super) struct Parser {
     /// The data of an event that has not ended; lines are joined by line feeds.
     data: Vec<u8>,
     has_data: bool,
+    /// Whether the last byte was a CR: a LF after it belongs to the same end of a line.
+    is_after_cr: bool,
 }
 
 impl Parser {
     /// Takes a piece in, and calls `on_event` with the data of each event that it completes.
     ///
-    /// Lines end with LF or CR LF. Fields other than `data` are skipped.
+    /// Lines end with LF, CR LF or CR, as the HTML standard has it (9.2.5). Fields other than `data`
+    /// are skipped.
     pub(super) fn push<E: From<TooLong>>(
         &mut self,
         mut piece: &[u8],
@@ -33,17 +36,27 @@ impl Parser {
     ) -> Result<(), E> {
         // The one data line of an event, where it lies in the piece: the usual case copies nothing.
         let mut whole: Option<&[u8]> = None;
-        while let Some(end) = memchr::memchr(b'\n', piece) {
-            let (line, rest) = (&piece[..end], &piece[end + 1..]);
-            piece = rest;
+        if !piece.is_empty() && std::mem::take(&mut self.is_after_cr) {
+            piece = piece.strip_prefix(b"\n").unwrap_or(piece);
+        }
+        while let Some(end) = memchr::memchr2(b'\n', b'\r', piece) {
+            let line = &piece[..end];
+            piece = match &piece[end..] {
+                [b'\r', b'\n', rest @ ..] => rest,
+                [b'\r'] => {
+                    self.is_after_cr = true;
+                    &[]
+                }
+                [_, rest @ ..] => rest,
+                [] => &[],
+            };
             if !self.line.is_empty() {
                 self.room(line.len())?;
                 self.line.extend_from_slice(line);
                 let line = std::mem::take(&mut self.line);
-                self.take_line(without_cr(&line), &mut on_event)?;
+                self.take_line(&line, &mut on_event)?;
                 continue;
             }
-            let line = without_cr(line);
             if line.is_empty() {
                 match whole.take() {
                     Some(data) => on_event(data)?,
@@ -104,10 +117,6 @@ impl Parser {
     }
 }
 
-fn without_cr(line: &[u8]) -> &[u8] {
-    line.strip_suffix(b"\r").unwrap_or(line)
-}
-
 fn data_of(line: &[u8]) -> Option<&[u8]> {
     let data = line.strip_prefix(b"data:")?;
     Some(data.strip_prefix(b" ").unwrap_or(data))
@@ -139,6 +148,17 @@ mod tests {
     }
 
     #[test]
+    fn lines_end_as_the_standard_has_it() {
+        for end in ["\n", "\r\n", "\r"] {
+            let text = format!("data: one{end}{end}data: two{end}data: lines{end}{end}");
+            assert_eq!(events([text.as_bytes()]).unwrap(), ["one", "two\nlines"], "{end:?}");
+        }
+        // A CR LF that is cut in two is one end, not an empty line.
+        let pieces: [&[u8]; 3] = [b"data: one\r", b"", b"\ndata: more\r\n\r\n"];
+        assert_eq!(events(pieces).unwrap(), ["one\nmore"]);
+    }
+
+    #[test]
     fn an_event_without_end_is_held_only_so_long() {
         let piece = vec![b'x'; 1 << 20];
         assert_eq!(events(std::iter::repeat_n(piece.as_slice(), 5)), Err(TooLong));
@@ -150,13 +170,13 @@ mod tests {
         #[test]
         fn how_the_bytes_are_cut_changes_nothing(
             lines in prop::collection::vec("(data: ?[a-c]{0,5}|event: x|: c|)", 0..30),
-            ends in prop::collection::vec(any::<bool>(), 30),
+            ends in prop::collection::vec("\n|\r\n|\r", 30),
             cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
         ) {
             let mut text = String::new();
-            for (line, crlf) in lines.iter().zip(ends) {
+            for (line, end) in lines.iter().zip(ends) {
                 text.push_str(line);
-                text.push_str(if crlf { "\r\n" } else { "\n" });
+                text.push_str(&end);
             }
             let mut cuts: Vec<usize> =
                 cuts.iter().map(|cut| cut.index(text.len() + 1)).collect();

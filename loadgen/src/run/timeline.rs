@@ -2,6 +2,8 @@
 //!
 //! Pure. When there would be more than `MOST_BINS` bins, each two become one.
 
+use std::ops::Range;
+
 use serde::Serialize;
 
 /// As many points as a plot can show.
@@ -36,7 +38,7 @@ pub struct Bin {
     pub completed: u64,
     /// Pieces of answers with text, when they came.
     pub events: u64,
-    /// Answers that had begun and were cut short, when they were.
+    /// Answers that were cut short, when they were.
     pub cut: u64,
     ttft: [u32; TTFT_BINS],
 }
@@ -152,9 +154,33 @@ impl Timeline {
         }
     }
 
+    /// The same so many seconds later.
+    #[must_use]
+    pub fn later(self, by_s: f64) -> Timeline {
+        let mut later = Timeline { width_s: self.width_s, bins: Vec::new() };
+        for (t_s, bin) in self.bins() {
+            // Its middle: a bin that straddles two goes into the one with the more of it.
+            later.at(t_s + self.width_s / 2.0 + by_s).add(bin);
+        }
+        later
+    }
+
     /// The bins with the time of their beginning, in seconds.
     pub fn bins(&self) -> impl Iterator<Item = (f64, &Bin)> {
         self.bins.iter().enumerate().map(|(index, bin)| (index as f64 * self.width_s, bin))
+    }
+
+    /// All that happened in some stretches of time, each as far as the middle of a bin is in it.
+    #[must_use]
+    pub fn sum(&self, stretches_s: &[Range<f64>]) -> Bin {
+        let mut sum = Bin::EMPTY;
+        for (t_s, bin) in self.bins() {
+            let middle_s = t_s + self.width_s / 2.0;
+            if stretches_s.iter().any(|stretch_s| stretch_s.contains(&middle_s)) {
+                sum.add(bin);
+            }
+        }
+        sum
     }
 
     /// The width of a bin, in seconds.
@@ -261,6 +287,19 @@ mod tests {
             assert_eq!(timeline.bins[1].good, 5);
             assert_eq!(timeline.points().iter().map(|point| point.failed).sum::<u64>(), 1);
         }
+    }
+
+    #[test]
+    fn a_later_run_keeps_what_it_has_seen() {
+        let mut run = Timeline::default();
+        run.at(0.1).scheduled += 3;
+        run.at(200.0).scheduled += 4;
+        let later = run.clone().later(1_000.0);
+        assert_eq!(later.points().iter().map(|point| point.scheduled).sum::<u64>(), 7);
+        run.merge(later);
+        let due: Vec<(f64, u64)> =
+            run.bins().map(|(t_s, bin)| (t_s, bin.scheduled)).filter(|(_, n)| *n > 0).collect();
+        assert_eq!(due, [(0.0, 3), (200.0, 4), (1_000.0, 3), (1_200.0, 4)]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Gaps are drawn for a rate of one and stretched by the rate in force, never rescaled to a wanted
 //! count: the counts vary as the process has it.
 
+use std::ops::Range;
 use std::str::FromStr;
 
 use rand_distr::{Distribution as _, Exp1, Gamma, StandardUniform};
@@ -80,6 +81,21 @@ impl Curve {
         });
         let one: Vec<Piece> = scaled.collect();
         Curve { text: self.text.clone(), pieces: one.repeat(times) }
+    }
+
+    /// Its pieces as they were written, and from when to when each goes, in seconds; the last may
+    /// have no end.
+    #[must_use]
+    pub fn parts(&self) -> Vec<(&str, Range<f64>)> {
+        let mut from_s = 0.0;
+        let part = |part: &'_ str| {
+            let span = part.split_once('@').and_then(|(_, span)| duration::parse_millis(span).ok());
+            let until_s = span.map_or(f64::INFINITY, |millis| from_s + millis as f64 / 1e3);
+            std::mem::replace(&mut from_s, until_s)..until_s
+        };
+        let texts = self.text.split(',').map(str::trim);
+        let spans: Vec<Range<f64>> = texts.clone().map(part).collect();
+        texts.zip(spans).collect()
     }
 
     /// As it was written.

@@ -32,7 +32,7 @@ use hyper_util::rt::TokioIo;
 use loadgen::engine::Prefix;
 use loadgen::run::measure::{Outcome, measure};
 use loadgen::run::pause::Pause;
-use loadgen::run::plan::{Balance, Class, Load, Plan};
+use loadgen::run::plan::{Class, Load, Plan};
 use loadgen::run::prompt::{Alphabet, Form, Prompts};
 use loadgen::run::record::Times;
 use loadgen::run::slo::Slo;
@@ -183,6 +183,7 @@ fn form() -> Form {
         is_streaming: true,
         forces_length: true,
         counts_tokens: false,
+        more: None,
     }
 }
 
@@ -320,7 +321,6 @@ fn outcome(server: SocketAddr, rate: f64, connections: usize) -> Outcome {
     let slo = Slo { ttft_s: 2.0, tpot_s: 0.2, e2e_s: None };
     let plan = Arc::new(Plan {
         targets: vec![Target::parse(&format!("http://{server}"), &Tls::default()).unwrap()],
-        balance: Balance::RoundRobin,
         classes: vec![Class { name: "all".to_owned(), weight: 1.0, form: form(), lengths, slo }],
         load: Load::Rate { curve: Curve::constant(rate), process: Process::Poisson },
         duration_s: Some(SPAN.as_secs_f64()),
@@ -334,6 +334,7 @@ fn outcome(server: SocketAddr, rate: f64, connections: usize) -> Outcome {
         n_lanes: 1,
         connections,
         authorization: None,
+        headers: Vec::new(),
         prompts: Prompts::new(Alphabet::Words, 1),
         checks_model: true,
         replicas: None,

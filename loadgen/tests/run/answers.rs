@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::server::{
-    Act, Asked, Server, event, nobody, piece, plain, stream, stream_end, stream_head, token,
+    Act, Asked, Server, event, finish, nobody, piece, plain, stream, stream_end, stream_head, token,
 };
 use super::{at, loadgen, report};
 
@@ -36,7 +36,10 @@ fn in_turn(asked: &Asked) -> Vec<Act> {
             event(&json!({"error": {"message": "out of memory"}})),
             Act::Close,
         ]),
-        _ => acts.extend(stream_end(20, 0)),
+        _ => {
+            acts.push(finish("stop"));
+            acts.extend(stream_end(20, 0));
+        }
     }
     acts
 }
@@ -63,6 +66,114 @@ fn what_is_dropped_cut_short_or_wrong_is_counted_as_that() {
     assert_eq!(at(&report, "/good"), 10.0);
     assert_eq!(at(&report, "/attainment"), 0.1);
     assert_eq!(server.asked().len(), 100, "nothing is sent twice");
+}
+
+/// Streams that end as they should but for what they say: given up as vLLM does at a SIGTERM, by an
+/// error, for a reason that nobody knows, and what had not begun, with and without its count.
+#[test]
+fn an_answer_that_was_given_up_is_cut_short_whatever_its_form() {
+    let server = Server::start(|asked| {
+        let mut acts = vec![stream_head()];
+        let (reason, n) = match asked.number % 6 {
+            0 => ("abort", 2),
+            1 => ("error", 2),
+            2 => ("shutdown", 2),
+            3 => ("length", 2),
+            4 => ("", 0),
+            _ => {
+                acts.extend([piece("data: [DONE]\n\n"), Act::Write(b"0\r\n\r\n".to_vec())]);
+                return acts;
+            }
+        };
+        acts.extend((0..n).map(|_| token("m")));
+        if !reason.is_empty() {
+            acts.push(finish(reason));
+        }
+        acts.extend(stream_end(20, n));
+        acts
+    });
+    let load = "--rate 60 --duration 1s --arrival constant --output-tokens 2";
+    let streams = report(&server.url(), load);
+    assert_eq!(at(&streams, "/completed"), 10.0);
+    assert_eq!(streams["errors_by_class"], json!({"cut_short": 50}));
+    assert_eq!((at(&streams, "/good"), at(&streams, "/elasticity/cut")), (10.0, 50.0));
+
+    let plain_one = Server::start(|asked| {
+        let reason = if asked.number % 2 == 0 { "abort" } else { "stop" };
+        let answer = json!({
+            "model": "m", "choices": [{"index": 0, "text": "a b", "finish_reason": reason}],
+            "usage": {"prompt_tokens": 20, "completion_tokens": 2}
+        });
+        vec![plain("200 OK", "application/json", &answer.to_string())]
+    });
+    let whole = report(&plain_one.url(), &format!("{load} --plain --endpoint completions"));
+    assert_eq!(whole["errors_by_class"], json!({"cut_short": 30}));
+    assert_eq!(whole["error_examples"]["cut_short"], "finish_reason \"abort\"");
+    assert_eq!(at(&whole, "/completed"), 30.0);
+}
+
+#[test]
+fn where_every_answer_is_cut_nothing_was_measured() {
+    let server = Server::start(|_| vec![stream_head(), token("m"), Act::Close]);
+    let url = server.url();
+    let args = ["run", "--url", &url, "--model", "m", "--rate", "50", "--duration", "1s"];
+    let output = loadgen(&[&args[..], &["--require", "ttft.p99<1h"]].concat());
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{table}");
+    assert!(table.contains("WARNING: no answer was whole: the server, or what is"), "{table}");
+}
+
+#[test]
+fn answers_that_end_early_without_a_count_are_told() {
+    let server = Server::start(|_| {
+        vec![
+            stream_head(),
+            token("m"),
+            piece("data: [DONE]\n\n"),
+            Act::Write(b"0\r\n\r\n".to_vec()),
+        ]
+    });
+    let short = report(&server.url(), "--rate 50 --duration 1s --output-tokens 20");
+    let told = "in 0.05 pieces for each token that was asked for: they ended early, or";
+    assert!(short["warnings"].to_string().contains(told), "{}", short["warnings"]);
+}
+
+#[test]
+fn the_model_is_looked_at_in_all_of_an_answer_and_an_alias_has_its_remedy() {
+    let swapping = Server::start(|asked| {
+        let mut acts = vec![stream_head(), token("m"), token("other")];
+        acts.extend(stream_end(asked.prompt_tokens(), 2));
+        acts
+    });
+    let swapped = report(&swapping.url(), HUNDRED);
+    assert_eq!(swapped["errors_by_class"], json!({"wrong_model": 100}));
+    let dated = |asked: &Asked| {
+        let mut acts = vec![stream_head(), token("m-2026-08-06")];
+        acts.extend(stream_end(asked.prompt_tokens(), 1).into_iter().skip(1));
+        acts
+    };
+    let alias = report(&Server::start(dated).url(), HUNDRED);
+    assert!(alias["warnings"][0].as_str().unwrap().contains("--any-model takes it"), "{alias:#}");
+    let taken = report(&Server::start(dated).url(), &format!("{HUNDRED} --any-model"));
+    assert_eq!(at(&taken, "/completed"), 100.0);
+}
+
+/// Types are compared without case, and a line of a stream may end with a CR.
+#[test]
+fn a_stream_is_known_in_every_form_that_the_standards_allow() {
+    let server = Server::start(|asked| {
+        let bytes: Vec<u8> = stream(asked, 3, Duration::ZERO)
+            .into_iter()
+            .filter_map(|act| if let Act::Write(bytes) = act { Some(bytes) } else { None })
+            .flatten()
+            .collect();
+        let text = String::from_utf8(bytes).unwrap();
+        let text = text.replace("text/event-stream", "Text/Event-Stream").replace("\n\n", "\r\r");
+        vec![Act::Write(text.into_bytes())]
+    });
+    let report = report(&server.url(), HUNDRED);
+    assert_eq!(at(&report, "/completed"), 100.0, "{}", report["error_examples"]);
+    assert_eq!(at(&report, "/itl/count"), 200.0);
 }
 
 #[test]

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::server::{Act, Server, plain, stream, stream_head, token};
-use super::{at, report};
+use super::server::{Act, Server, nobody, plain, stream, stream_head, token};
+use super::{at, loadgen, report};
 
 /// A gateway that holds what comes until there have been 41 requests, the last of them due after two
 /// seconds, but refuses each tenth, while its page tells 0 replicas and then 2. Its requests and not
@@ -154,16 +154,35 @@ fn several_targets_share_the_load_and_those_that_answer_are_replicas() {
 }
 
 #[test]
-fn the_target_with_the_fewest_open_requests_gets_the_next() {
-    let slow = Server::start(|asked| stream(asked, 1, Duration::from_secs(20)));
-    let fast = Server::start(|asked| stream(asked, 1, Duration::ZERO));
-    let fast_url = fast.url();
-    let flags = format!(
-        "--url {fast_url} --balance least --rate 50 --duration 2s --arrival constant --grace 0"
-    );
-    let report = report(&slow.url(), &flags);
-    assert!(fast.asked().len() > 80, "{}", fast.asked().len());
-    assert!(at(&report, "/unfinished") < 20.0);
+fn a_target_that_is_down_is_told_from_one_that_is_up() {
+    let server = Server::start(|asked| stream(asked, 2, Duration::ZERO));
+    let down = nobody();
+    let flags = format!("--url {down} --rate 50 --duration 2s --arrival constant");
+    let report = report(&server.url(), &flags);
+    assert_eq!((at(&report, "/completed"), at(&report, "/errors")), (50.0, 50.0));
+    let up = json!({
+        "url": server.url(), "sent": 50, "completed": 50, "errors": 0, "unfinished": 0,
+        "errors_by_class": {}
+    });
+    assert_eq!(report["by_target"][0], up);
+    assert_eq!(report["by_target"][1]["errors_by_class"], json!({"connect": 50}));
+    let example = report["error_examples"]["connect"].as_str().unwrap();
+    assert!(example.starts_with(&format!("{down}: ")), "{example}");
+}
+
+#[test]
+fn the_steps_of_a_rate_are_told_apart() {
+    let server = Server::start(|asked| match asked.number {
+        0..20 => stream(asked, 2, Duration::ZERO),
+        _ => vec![plain("503 Service Unavailable", "text/plain", "full")],
+    });
+    let report = report(&server.url(), "--rate 20@1s,60@1s --arrival constant --threads 1");
+    let phases = report["phases"].as_array().unwrap();
+    assert_eq!((&phases[0]["rate"], &phases[1]["rate"]), (&json!("20@1s"), &json!("60@1s")));
+    let n = |phase: usize, key: &str| phases[phase][key].as_u64().unwrap();
+    assert_eq!((n(0, "scheduled"), n(1, "scheduled")), (20, 60));
+    assert_eq!((n(0, "failed"), n(1, "failed")), (0, 60), "{phases:#?}");
+    assert!(phases[0]["ttft_p99"].is_f64() && phases[1]["ttft_p99"].is_null());
 }
 
 /// Takes a hundred requests of a step and refuses the rest. A step is known by its connection: each
@@ -192,4 +211,21 @@ fn f69_the_knee_is_the_highest_rate_that_is_answered() {
     assert!(fails_at < rate * 1.06, "{knee:#}");
     // The report is that of the best step.
     assert!(at(&report, "/attainment") >= 0.99);
+}
+
+/// Nothing here is answered within the bound, though all is within the SLO.
+#[test]
+fn a_bound_that_is_required_is_searched_for() {
+    let server = Server::start(|asked| stream(asked, 2, Duration::from_millis(30)));
+    let url = server.url();
+    let args = ["run", "--url", &url, "--model", "m", "--rate", "8", "--duration", "200ms"];
+    let search = ["--find-knee", "--require", "ttft.p99<20ms", "--arrival", "constant"];
+    let output = loadgen(&[&args[..], &search, &["--format", "json", "--quiet"]].concat());
+    assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let knee = &report["knee"];
+    assert!(knee["rate"].is_null(), "{knee:#}");
+    assert_eq!(knee["required"], json!(["ttft.p99<20ms"]));
+    assert_eq!(knee["steps"][0]["fails"], json!(["ttft.p99<20ms"]));
+    assert_eq!(knee["steps"][0]["attainment"], 1.0);
 }

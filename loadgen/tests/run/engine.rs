@@ -41,6 +41,54 @@ fn the_engines_own_times_are_measured() {
     assert!(at(&report, "/elasticity/gpu_seconds_per_good_token") > 0.0);
 }
 
+/// A profile that runs so many requests at once, and lets the others wait.
+fn with_slots(n: u32) -> tempfile::NamedTempFile {
+    let profile = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
+    let text = loadgen::engine::Profile::preset_text("tiny-cpu").unwrap();
+    let text = text.replace("max_num_seqs: 16", &format!("max_num_seqs: {n}"));
+    std::fs::write(profile.path(), text).unwrap();
+    profile
+}
+
+/// A scale-down of vLLM without a drain: two requests run and eighteen wait, and all of them end with
+/// status 200 and `[DONE]`.
+#[test]
+fn what_an_engine_gives_up_at_a_sigterm_is_cut_short() {
+    let profile = with_slots(2);
+    let engine = Engine::start(1, &["--profile", profile.path().to_str().unwrap()]);
+    let url = format!("http://{}", engine.addresses[0]);
+    let flags =
+        "--rate 40 --duration 500ms --arrival constant --input-tokens 9 --output-tokens 1500";
+    let report = std::thread::scope(|scope| {
+        let run = scope.spawn(|| report(&url, flags));
+        engine.wait_for("vllm:num_requests_waiting{", 18.0);
+        engine.signal("-TERM");
+        run.join().unwrap()
+    });
+    assert_eq!(report["errors_by_class"], json!({"cut_short": 20}), "{}", report["error_examples"]);
+    assert_eq!((at(&report, "/completed"), at(&report, "/good")), (0.0, 0.0));
+    assert_eq!((at(&report, "/ttft/count"), at(&report, "/elasticity/cut")), (2.0, 20.0));
+}
+
+/// One request at a time, some 30 ms each. Twice of what is carried is answered within its SLO all
+/// the same, for no step lasts until users have waited as long as they are promised.
+#[test]
+fn a_rate_at_which_a_queue_grows_is_not_carried() {
+    let profile = with_slots(1);
+    let engine = Engine::start(1, &["--profile", profile.path().to_str().unwrap()]);
+    let url = format!("http://{}", engine.addresses[0]);
+    let flags = "--find-knee --rate 64 --duration 5s --arrival constant --input-tokens 9 \
+                 --output-tokens 10 --slo-ttft 1m --slo-tpot 1m --timeout 2m --grace 2m";
+    let report = report(&url, flags);
+    let first = &report["knee"]["steps"][0];
+    assert_eq!((&first["attainment"], &first["holds"]), (&json!(1.0), &json!(false)), "{first:#}");
+    assert_eq!(first["fails"], json!(["a queue that grows"]));
+    let carried = at(&report, "/knee/steps/0/carried_rate");
+    assert!((10.0..45.0).contains(&carried), "{first:#}");
+    assert!(at(&report, "/knee/rate") < 1.5 * carried, "{}", report["knee"]);
+    assert_eq!(at(&report, "/achieved_rate"), at(&report, "/offered_rate"), "all was answered");
+}
+
 #[test]
 fn a_chat_is_answered_and_a_model_that_is_not_served_is_counted() {
     let engine = Engine::start(1, &["--profile", "8b-a100"]);

@@ -72,6 +72,7 @@ fn what_cannot_run_says_why_and_exits_with_2() {
     trace.write_all(b"t_s,input_tokens,output_tokens\n0,5,5\n1,x,5\n").unwrap();
     let trace = trace.path().to_str().unwrap();
     let url = "http://localhost:1";
+    let csv = &["--trace", trace, "--trace-format", "csv"][..];
     for (url, flags, words) in [
         (url, vec!["--trace", trace, "--trace-format", "csv"], "line 3: `input_tokens` is \"x\""),
         (url, vec!["--trace", trace, "--trace-format", "azure"], "no column `TIMESTAMP`"),
@@ -95,6 +96,28 @@ fn what_cannot_run_says_why_and_exits_with_2() {
         (url, vec!["--rate", "1", "--gpus-per-replica", "0"], "--gpus-per-replica is 0"),
         (url, vec!["--rate", "1", "--scale", "2"], "--trace <FILE>"),
         (url, vec!["--rate", "1", "--bin", "1s"], "--trace <FILE>"),
+        (url, [csv, &["--input-tokens", "9"]].concat(), "--input-tokens is of no use: the rows"),
+        (url, [csv, &["--output-tokens", "9"]].concat(), "--output-tokens is of no use"),
+        (url, [csv, &["--lengths", trace]].concat(), "--lengths is of no use"),
+        (
+            url,
+            [csv, &["--bin", "1s"]].concat(),
+            "--bin is of no use: expected --trace-format counts",
+        ),
+        (url, [csv, &["--class", "a,input=5"]].concat(), "--class a: input= and output= are of no"),
+        (url, vec!["--rate", "1", "--prompts", trace], "line 1: expected a prompt as JSON"),
+        (url, vec!["--rate", "1", "--prompts", trace, "--turns", "2"], "cannot be used with"),
+        (
+            url,
+            vec!["--rate", "1", "--header", "key"],
+            "--header, the 1. of them: expected NAME:VALUE",
+        ),
+        (url, vec!["--rate", "1", "--body", "7"], "expected a JSON object"),
+        (
+            url,
+            vec!["--rate", "1", "--body", r#"{"stream":false}"#],
+            "`stream` is set by other flags",
+        ),
         (url, vec!["--rate", "1", "--class", "a", "--class", "a"], "--class a is given twice"),
         (url, vec!["--rate", "1", "--class", "a,model="], "--class a: expected a name"),
         (url, vec!["--rate", "1", "--class", "a,slo-e2e=0"], "--class a: expected an slo"),
@@ -147,6 +170,52 @@ fn a_trace_is_replayed_with_its_times_and_lengths() {
     let due: Vec<f64> = due.map(|point| point["t_s"].as_f64().unwrap()).collect();
     assert_eq!(due, [0.0, 0.5, 1.5]);
     assert_eq!(at(&report, "/prompt_tokens_ratio"), 1.0);
+}
+
+#[test]
+fn ones_own_prompts_headers_and_fields_are_sent() {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(b"\"one\"\n{\"messages\":[{\"role\":\"user\",\"content\":\"two\"}]}\n").unwrap();
+    let server = quick();
+    let url = server.url();
+    let path = file.path().to_str().unwrap();
+    let flags = [
+        "--rate",
+        "20",
+        "--duration",
+        "1s",
+        "--arrival",
+        "constant",
+        "--output-tokens",
+        "2",
+        "--prompts",
+        path,
+        "--header",
+        "X-Tenant: s3cret",
+        "--header",
+        "authorization: Basic s3cret",
+        "--body",
+        r#"{"temperature": 0.5}"#,
+        "--format",
+        "json",
+    ];
+    let (code, out, err) = run(&url, &flags);
+    assert_eq!(code, Some(0), "{err}");
+    assert!(!out.contains("s3cret") && !err.contains("s3cret"), "{out}{err}");
+    let asked = server.asked();
+    let of = |text| asked.iter().filter(move |asked| asked.body["messages"][0]["content"] == text);
+    assert_eq!((of("one").count(), of("two").count()), (10, 10));
+    for asked in &asked {
+        assert_eq!(asked.body["temperature"], 0.5);
+        for header in ["x-tenant: s3cret", "authorization: Basic s3cret"] {
+            assert!(asked.head.iter().any(|line| line == header), "{:?}", asked.head);
+        }
+    }
+    let report: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(report["settings"]["headers"], serde_json::json!(["x-tenant", "authorization"]));
+    assert_eq!(report["settings"]["body"], r#"{"temperature":0.5}"#);
+    assert!(report["prompt_tokens_ratio"].is_null(), "how long they are is the server's to say");
+    assert!(report["unknown"].to_string().contains("were sent again and again"));
 }
 
 #[test]

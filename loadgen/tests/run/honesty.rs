@@ -1,5 +1,6 @@
 //! What a run may not hide: stalls, its own lateness, and what never ended.
 
+use std::collections::HashSet;
 use std::io::Read as _;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -157,6 +158,32 @@ fn what_waits_for_a_connection_at_the_end_is_counted() {
     assert!(area >= 118.0, "{area}");
 }
 
+/// Answers take as long as the schedule, and nothing waits: as many come as were asked for.
+#[test]
+fn an_idle_server_reaches_what_was_offered() {
+    let server = Server::start(|asked| stream(asked, 1, Duration::from_secs(2)));
+    let flags = "--rate 20 --duration 2s --arrival constant --output-tokens 1 --slo-ttft 1m";
+    let report = report(&server.url(), flags);
+    for rate in ["achieved_rate", "goodput", "offered_rate", "output_tokens_rate"] {
+        assert_eq!(at(&report, &format!("/{rate}")), 20.0, "{rate}");
+    }
+    assert_ne!(report["queue_grows"], true);
+}
+
+#[test]
+fn no_more_connections_are_used_than_were_allowed() {
+    for (connections, threads) in [(1, 2), (3, 2), (3, 8)] {
+        let server = Server::start(|asked| stream(asked, 1, Duration::from_millis(50)));
+        let flags = format!(
+            "--rate 100 --duration 1s --connections {connections} --threads {threads} --grace 20s"
+        );
+        let report = report(&server.url(), &flags);
+        let used: HashSet<u64> = server.asked().iter().map(|asked| asked.connection).collect();
+        assert_eq!(used.len(), connections, "{connections} for {threads} threads");
+        assert_eq!(at(&report, "/client/threads"), threads.min(connections) as f64);
+    }
+}
+
 /// The report of a run that is stopped after so many requests.
 fn stopped(flags: &str, after: usize, signal: Signal) -> Value {
     let server = Server::start(|asked| stream(asked, 2, Duration::from_millis(20)));
@@ -204,7 +231,7 @@ fn a_step_that_is_stopped_proves_no_rate() {
 #[test]
 fn a_part_of_a_run_is_no_sample_beside_whole_ones() {
     let report = stopped("--duration 1s --arrival constant --seeds 1000", 75, Signal::INT);
-    assert_eq!(at(&report, "/scheduled"), 50.0, "the last whole run's");
+    assert_eq!(at(&report, "/scheduled"), 50.0, "the whole run's");
     assert!(report["warnings"].to_string().contains("which is left out"), "{report:#}");
 }
 

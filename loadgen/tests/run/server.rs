@@ -199,6 +199,13 @@ pub(crate) fn token(model: &str) -> Act {
     }))
 }
 
+/// An event without a token that says why the model has stopped.
+pub(crate) fn finish(reason: &str) -> Act {
+    event(&json!({
+        "model": "m", "choices": [{"index": 0, "delta": {"content": ""}, "finish_reason": reason}]
+    }))
+}
+
 /// The end of a stream, with the server's counts.
 pub(crate) fn stream_end(prompt_tokens: usize, completion_tokens: usize) -> Vec<Act> {
     vec![

@@ -75,7 +75,7 @@ impl Engine {
     }
 
     /// Waits until the series has that value.
-    pub(super) fn wait_for(&self, series: &str, value: f64) {
+    pub(crate) fn wait_for(&self, series: &str, value: f64) {
         eventually(series, || self.metric(series).filter(|found| (found - value).abs() < 1e-9));
     }
 
@@ -83,7 +83,7 @@ impl Engine {
         self.get("/load").body
     }
 
-    pub(super) fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
     }

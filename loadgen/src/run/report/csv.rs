@@ -8,21 +8,23 @@ pub(super) fn render(report: &Report) -> String {
     match &report.knee {
         Some(knee) => {
             let mut text =
-                "rate,scheduled,completed,errors,attainment,achieved_rate,ttft_p99,tpot_p99,holds,\
-                 interrupted\n"
+                "rate,scheduled,completed,errors,attainment,achieved_rate,carried_rate,ttft_p99,\
+                 tpot_p99,holds,fails,interrupted\n"
                     .to_owned();
             for step in &knee.steps {
                 text.push_str(&format!(
-                    "{},{},{},{},{},{},{},{},{},{}\n",
+                    "{},{},{},{},{},{},{},{},{},{},{},{}\n",
                     step.rate,
                     step.scheduled,
                     step.completed,
                     step.errors,
                     number(step.attainment),
                     number(step.achieved_rate),
+                    number(step.carried_rate),
                     number(step.ttft_p99),
                     number(step.tpot_p99),
                     step.holds,
+                    quoted(&step.fails.join("; ")),
                     step.interrupted,
                 ));
             }

@@ -51,6 +51,9 @@ pub(super) fn render(report: &Report) -> String {
 /// The one thing that a run has shown.
 fn heading(report: &Report) -> String {
     match (&report.knee, report.total.attainment) {
+        _ if report.is_unanswered() && report.total.ttft.count > 0 => {
+            "No answer was whole".to_owned()
+        }
         _ if report.is_unanswered() => "Nothing was answered".to_owned(),
         (Some(knee), _) => knee.verdict(),
         (None, Some(_)) => {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{ClassReport, Client, Report, Summary};
+use super::{ClassReport, Client, Phase, Report, Summary};
 use crate::run::elasticity::Elasticity;
 use crate::run::engines::Look;
 use crate::run::seeds::Seeds;
@@ -36,16 +36,17 @@ pub(super) fn render(report: &Report) -> String {
         );
         times(&mut text, class);
     }
+    phases(&mut text, &report.phases);
     errors(&mut text, report);
     elasticity(&mut text, &report.elasticity);
     engines(&mut text, &report.engines);
     client(&mut text, &report.client);
     if let Some(knee) = &report.knee {
         push(&mut text, format_args!(""));
-        push(&mut text, format_args!("{}", knee.verdict()));
+        wrapped(&mut text, "", &knee.verdict());
         push(
             &mut text,
-            format_args!("  rate/s      achieved  within SLO   TTFT p99   TPOT p99  errors"),
+            format_args!("  rate/s       carried  within SLO   TTFT p99   TPOT p99  errors"),
         );
         for step in &knee.steps {
             push(
@@ -58,7 +59,7 @@ pub(super) fn render(report: &Report) -> String {
                         (false, false) => '✗',
                     },
                     significant(step.rate),
-                    step.achieved_rate.map_or_else(none, significant),
+                    step.carried_rate.map_or_else(none, significant),
                     percent(step.attainment),
                     seconds(step.ttft_p99),
                     seconds(step.tpot_p99),
@@ -86,7 +87,7 @@ fn over_seeds(text: &mut String, seeds: &Seeds) {
         let n = seeds.seeds.len();
         push(
             text,
-            format_args!("{n} runs, seeds {first} to {last}: mean ± 95 % (above: the last run)"),
+            format_args!("{n} runs, seeds {first} to {last}: mean ± 95 % (above: all of them)"),
         );
     }
     for (metric, Spread { mean, half_width, .. }) in &seeds.metrics {
@@ -195,6 +196,36 @@ fn times(text: &mut String, class: &ClassReport) {
     }
 }
 
+/// The steps of a rate that changes.
+fn phases(text: &mut String, phases: &[Phase]) {
+    if phases.is_empty() {
+        return;
+    }
+    push(text, format_args!(""));
+    push(
+        text,
+        format_args!(
+            "{:<22}{:>7}{:>9}{:>8}{:>12}{:>10}{:>10}",
+            "rate", "due", "carried", "failed", "within SLO", "TTFT p50", "p99"
+        ),
+    );
+    for phase in phases {
+        push(
+            text,
+            format_args!(
+                "{:<22}{:>7}{:>9}{:>8}{:>12}{:>10}{:>10}",
+                text::shortened(&phase.rate, 21),
+                phase.scheduled,
+                significant(phase.carried_rate),
+                phase.failed,
+                percent(phase.good_share),
+                seconds(phase.ttft_p50),
+                seconds(phase.ttft_p99),
+            ),
+        );
+    }
+}
+
 fn errors(text: &mut String, report: &Report) {
     if report.total.errors_by_class.is_empty() {
         return;
@@ -203,6 +234,17 @@ fn errors(text: &mut String, report: &Report) {
     for (class, n) in &report.total.errors_by_class {
         let example = report.error_examples.get(class).map_or("", String::as_str);
         wrapped(text, &format!("  {n:>8} {class:<13} "), example);
+    }
+    for target in &report.by_target {
+        let classes: Vec<String> =
+            target.errors_by_class.iter().map(|(class, n)| format!("{n} {class}")).collect();
+        let classes = match classes.as_slice() {
+            [] => "no errors".to_owned(),
+            several => several.join(", "),
+        };
+        let words =
+            format!("{}: {} sent, {} whole, {classes}", target.url, target.sent, target.completed);
+        wrapped(text, "  ", &words);
     }
 }
 
