@@ -213,7 +213,7 @@ fn activity(sample: &GpuSample) -> Option<f64> {
 /// Tokens, else requests, that each replica finishes per second.
 fn tokens_each(ask: &Ask<'_>) -> Option<f64> {
     let rates = &ask.seen.rates;
-    let tokens = rates.generated.get().or(rates.finished.get())?;
+    let tokens = rates.generated.get().or_else(|| rates.finished.get())?;
     (ask.seen.live > 0).then(|| tokens / f64::from(ask.seen.live))
 }
 

@@ -51,7 +51,7 @@ struct Saved {
 
 impl From<Vec<Saved>> for Window {
     fn from(saved: Vec<Saved>) -> Window {
-        let end = saved.last().map_or(Moment::default(), |newest| newest.end);
+        let end = saved.last().map_or_else(Moment::default, |newest| newest.end);
         let slot = |Saved { span_ms, sums, .. }| Slot { span_ms, sums };
         Window { slots: saved.into_iter().map(slot).collect(), end }
     }

@@ -87,7 +87,7 @@ impl Rates {
     /// Whether the engine does nothing, told by what moves with each step: ended requests and their
     /// lengths stand still too while a long one runs.
     pub(super) fn stand_still(&self) -> bool {
-        let moves_with_steps = self.steps.get().or(self.generated.get()).is_some();
+        let moves_with_steps = self.steps.get().or_else(|| self.generated.get()).is_some();
         moves_with_steps && self.moved() == Some(false)
     }
 
