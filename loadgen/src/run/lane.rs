@@ -22,6 +22,7 @@ use super::later::{Later, Next};
 use super::pause::Pause;
 use super::plan::{Balance, Load, Plan, Planned};
 use super::record::Record;
+use super::requests::Request;
 use super::target::Connection;
 use crate::engine::Prefix;
 use crate::traces;
@@ -355,6 +356,9 @@ impl Lane {
                 Err(_taken) => {
                     self.shared.ended_on(job.target);
                     locked(&self.record).unsent += 1;
+                    if let Some(requests) = &plan.requests {
+                        requests.add(Request::unsent(&job, self.shared.now_s()));
+                    }
                     return;
                 }
             }

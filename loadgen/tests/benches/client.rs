@@ -396,6 +396,7 @@ fn outcome(server: SocketAddr, rate: f64, connections: usize) -> Outcome {
         replicas: None,
         watches_engines: false,
         gpus_per_replica: 1.0,
+        requests: None,
     });
     let (_never, interrupt) = watch::channel(false);
     runtime().block_on(measure(&plan, interrupt, |_| {})).unwrap()
