@@ -19,15 +19,15 @@
 //! # Reading order
 //!
 //! `settle` and `plan` (what is settled before) → `lane` with `pause` and `later` → `exchange` with
-//! `stamp`, `sse` and `answer` → `record` and `timeline` → `measure` (one run) → `report`,
-//! `carried`, `elasticity`, `knee`, `seeds`, `slo`.
+//! `stamp`, `sse` and `answer` → `record`, `timeline` and `requests` → `measure` (one run) →
+//! `report`, `carried`, `elasticity`, `knee`, `seeds`, `slo`.
 //!
 //! # Invariants
 //!
 //! - scheduled ≥ sent = completed + errors + unfinished.
 //! - The same plan and seed make the same requests; how many threads send them changes nothing.
-//! - Memory is bounded: by connections, by jobs that wait, by events and answers; not by the
-//!   length of the run.
+//! - Memory is bounded: by connections, by jobs that wait, by events and answers, by lines that
+//!   wait for the disk; not by the length of the run.
 //! - A key is in no message, no report and no debug output.
 
 mod answer;
@@ -50,6 +50,7 @@ pub mod prompt;
 pub mod record;
 pub mod replicas;
 pub mod report;
+pub mod requests;
 pub mod seeds;
 mod settle;
 pub mod slo;
@@ -72,7 +73,9 @@ use self::more::Fields;
 use self::plan::{ClassSpec, Plan};
 use self::progress::Display;
 use self::report::{Format, Report};
+use self::requests::Requests;
 use self::slo::Requirement;
+use self::target::Target;
 use crate::traces::{self, Curve, Process, Size};
 use crate::{duration, files, listen};
 
@@ -317,6 +320,10 @@ pub struct Args {
     /// Write the report to a file instead of standard output.
     #[arg(long, value_name = "FILE", help_heading = "Report")]
     pub output: Option<PathBuf>,
+    /// Write each request to a file, a line of JSON when it has ended: when it was due, sent, had its
+    /// first token and ended, its tokens, and what became of it. BENCHMARKING.md has the fields.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["find_knee", "seeds"], help_heading = "Report")]
+    pub requests: Option<PathBuf>,
     /// Show no progress.
     #[arg(long, short, help_heading = "Report")]
     pub quiet: bool,
@@ -379,7 +386,7 @@ impl Args {
     pub fn run(self, out: &mut impl Write) -> anyhow::Result<u8> {
         let n_files = listen::raise_file_limit();
         self.check()?;
-        let plan = self.plan(n_files)?;
+        let mut plan = self.plan(n_files)?;
         let mut display = Display::new(self.quiet);
         let checked = self.check_schedule(&plan, &mut display);
         display.end();
@@ -392,6 +399,8 @@ impl Args {
             files::check_writable(path)
                 .with_context(|| format!("cannot write to {}", path.display()))?;
         }
+        plan.requests = self.requests_of(&plan)?.map(Arc::new);
+        let requests = plan.requests.clone();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let report = runtime.block_on(async {
             let (interrupt, interrupted) = watch::channel(false);
@@ -415,10 +424,22 @@ impl Args {
                 .with_context(|| format!("cannot write to {}", path.display()))?,
             None => out.write_all(text.as_bytes())?,
         }
+        if let Some(requests) = requests {
+            Arc::into_inner(requests).context("a thread outlived its run")?.finish()?;
+        }
         if let Some(error) = outcome.trace_error {
             return Err(error.into());
         }
         Ok(if report.is_unanswered() { 2 } else { u8::from(!report.holds()) })
+    }
+
+    /// The file that each request is written to.
+    fn requests_of(&self, plan: &Plan) -> Result<Option<Requests>, requests::Error> {
+        let create = |path: &PathBuf| {
+            let classes = plan.classes.iter().map(|class| class.name.clone()).collect();
+            Requests::create(path, classes, plan.targets.iter().map(Target::url).collect())
+        };
+        self.requests.as_ref().map(create).transpose()
     }
 
     async fn measure(

@@ -18,6 +18,7 @@ use super::answer::{self, Chunk, Form, Usage};
 use super::failure::{Failure, Fault};
 use super::lane::{Job, Lane};
 use super::record::{Ended, Record};
+use super::requests::{Outcome, Request};
 use super::sse;
 use super::stamp::Written;
 use super::target::{Connection, Driver};
@@ -46,6 +47,8 @@ struct Flight<'a> {
     /// Where the connection notes what it hands to the kernel, until that is known.
     written: Option<Written>,
     has_left: bool,
+    /// Whether any of it was handed to the kernel.
+    is_written: bool,
     first_s: Option<f64>,
     last_s: f64,
     events: u32,
@@ -221,6 +224,7 @@ impl<'a> Flight<'a> {
             opening_s: 0.0,
             written: None,
             has_left: false,
+            is_written: false,
             first_s: None,
             last_s: sent_s,
             events: 0,
@@ -294,6 +298,7 @@ impl<'a> Flight<'a> {
         if let Some(at) = self.written.take().and_then(|written| written.at()) {
             self.sent_s = at.saturating_duration_since(self.lane.shared().start).as_secs_f64();
             self.last_s = self.sent_s;
+            self.is_written = true;
         }
         let lag_s = (self.sent_s - self.job.due_s - self.opening_s).max(0.0);
         self.note(|record| record.left(self.job.class, lag_s));
@@ -428,10 +433,10 @@ impl<'a> Flight<'a> {
         self.events += 1;
     }
 
-    fn ended(&mut self) -> Ended {
+    fn ended(&mut self, outcome: Outcome) -> Ended {
         self.has_ended = true;
         self.left();
-        Ended {
+        let ended = Ended {
             target: self.job.target,
             due_s: self.job.due_s,
             at_s: self.lane.shared().now_s(),
@@ -441,7 +446,12 @@ impl<'a> Flight<'a> {
             asked_input: self.lane.plan().prompts.tokens_of(self.job.input_tokens),
             asked_output: self.job.output_tokens,
             usage: self.usage.map(|usage| (usage.prompt_tokens, usage.completion_tokens)),
+        };
+        if let Some(requests) = &self.lane.plan().requests {
+            let sent_s = self.is_written.then_some(self.sent_s);
+            requests.add(Request::ended(self.job, &ended, sent_s, outcome));
         }
+        ended
     }
 
     /// Tokens of the answer, by the server's count where there is one.
@@ -451,13 +461,13 @@ impl<'a> Flight<'a> {
     }
 
     fn completed(&mut self) {
-        let (class, ended) = (self.job.class, self.ended());
+        let (class, ended) = (self.job.class, self.ended(Outcome::Completed));
         let slo = &self.lane.plan().classes[class].slo;
         self.note(|record| record.completed(class, slo, &ended));
     }
 
     fn failed(&mut self, fault: Fault) {
-        let (class, ended) = (self.job.class, self.ended());
+        let (class, ended) = (self.job.class, self.ended(Outcome::Failed(fault.failure)));
         let slo = &self.lane.plan().classes[class].slo;
         self.note(|record| record.failed(class, slo, &ended, fault));
     }
@@ -472,7 +482,7 @@ impl<'a> Flight<'a> {
 impl Drop for Flight<'_> {
     fn drop(&mut self) {
         if !self.has_ended {
-            let (class, ended) = (self.job.class, self.ended());
+            let (class, ended) = (self.job.class, self.ended(Outcome::Unfinished));
             let slo = &self.lane.plan().classes[class].slo;
             self.note(|record| record.unfinished(class, slo, &ended));
         }

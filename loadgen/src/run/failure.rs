@@ -14,7 +14,7 @@ const MOST_CHARS: usize = 160;
 pub enum Failure {
     /// No connection: refused, unreachable, name unknown, or not within 10 s.
     Connect,
-    /// No TLS session: certificate, name or protocol.
+    /// No TLS session: certificate, name or protocol, or none within 10 s.
     Tls,
     /// No whole answer within the time allowed.
     Timeout,

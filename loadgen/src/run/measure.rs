@@ -18,6 +18,7 @@ use super::lane::{Lane, Share, Shared, TURNS_BETWEEN_LOOKS};
 use super::plan::{Load, Plan};
 use super::record::Record;
 use super::replicas::{self, Seen};
+use super::requests::Request;
 use crate::traces;
 
 /// How often the caller hears how far it is.
@@ -170,7 +171,13 @@ pub async fn measure(
     let mut record = Record::new(plan.classes.len(), plan.targets.len());
     for lane in &lanes {
         record.merge(std::mem::take(&mut *locked(lane.record())));
-        for job in lane.take_waiting().into_iter().filter(|job| job.counts) {
+        for job in lane.take_waiting() {
+            if let Some(requests) = &plan.requests {
+                requests.add(Request::unsent(&job, elapsed_s));
+            }
+            if !job.counts {
+                continue;
+            }
             record.never_sent(job.class, &plan.classes[job.class].slo, job.due_s, elapsed_s);
         }
     }

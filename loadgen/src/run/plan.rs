@@ -6,6 +6,7 @@
 use std::io;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::bail;
@@ -16,6 +17,7 @@ use rand_pcg::rand_core::SeedableRng as _;
 use super::lane::Job;
 use super::prompt::{Form, Prompts};
 use super::replicas::Source;
+use super::requests::Requests;
 use super::slo::Slo;
 use super::target::Target;
 use super::users::Users;
@@ -107,6 +109,8 @@ pub struct Plan {
     pub watches_engines: bool,
     /// GPUs of a replica.
     pub gpus_per_replica: f64,
+    /// Where each request is written to when it has ended.
+    pub requests: Option<Arc<Requests>>,
 }
 
 /// One request of the schedule.
@@ -394,6 +398,7 @@ mod tests {
             replicas: None,
             watches_engines: false,
             gpus_per_replica: 1.0,
+            requests: None,
         }
     }
 

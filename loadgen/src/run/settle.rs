@@ -119,6 +119,7 @@ impl Args {
             replicas,
             watches_engines: self.watch_engines,
             gpus_per_replica: self.gpus_per_replica,
+            requests: None,
         })
     }
 

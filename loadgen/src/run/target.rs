@@ -20,6 +20,7 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 
 use super::failure::{Failure, Fault};
@@ -187,27 +188,29 @@ impl Target {
 
     /// Opens a connection.
     pub(super) async fn connect(&self) -> Result<Connection, Fault> {
-        let opening = async {
-            let stream = TcpStream::connect((self.host.as_str(), self.port))
-                .await
-                .map_err(|error| connect_failure(&error).because(&error))?;
-            stream.set_nodelay(true).map_err(|error| Failure::Connect.because(&error))?;
-            let written = Written::default();
-            let stream = Stamped::new(stream, written.clone());
-            match &self.tls {
-                None => handshake(stream, written).await,
-                Some((connector, name)) => {
-                    let stream = connector
-                        .connect(name.clone(), stream)
-                        .await
-                        .map_err(|error| Failure::Tls.because(&error))?;
-                    handshake(stream, written).await
-                }
+        self.connect_within(CONNECT_LIMIT).await
+    }
+
+    async fn connect_within(&self, limit: Duration) -> Result<Connection, Fault> {
+        let (deadline, limit_s) = (Instant::now() + limit, limit.as_secs_f64());
+        let connecting = TcpStream::connect((self.host.as_str(), self.port));
+        let connected = timeout_at(deadline, connecting).await.map_err(|_late| {
+            Failure::Connect.because(format_args!("no connection within {limit_s} s"))
+        })?;
+        let stream = connected.map_err(|error| connect_failure(&error).because(&error))?;
+        stream.set_nodelay(true).map_err(|error| Failure::Connect.because(&error))?;
+        let written = Written::default();
+        let stream = Stamped::new(stream, written.clone());
+        match &self.tls {
+            None => handshake(stream, written).await,
+            Some((connector, name)) => {
+                let agreeing = connector.connect(name.clone(), stream);
+                let agreed = timeout_at(deadline, agreeing).await.map_err(|_late| {
+                    Failure::Tls.because(format_args!("no TLS session within {limit_s} s"))
+                })?;
+                handshake(agreed.map_err(|error| Failure::Tls.because(&error))?, written).await
             }
-        };
-        tokio::time::timeout(CONNECT_LIMIT, opening)
-            .await
-            .unwrap_or_else(|_late| Err(Failure::Connect.because("no connection within 10 s")))
+        }
     }
 
     /// Asks for a page on a connection of its own; its status and body.
@@ -356,6 +359,20 @@ mod tests {
             let error = Target::parse(url, &Tls::default()).unwrap_err().to_string();
             assert!(error.contains(&format!("\"{url}\"")), "{url}: {error}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_server_that_takes_a_connection_and_says_nothing_has_no_tls() {
+        let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = silent.local_addr().unwrap();
+        let tls =
+            Tls::new(Some(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/tls/ca.pem").into()));
+        let target = |scheme: &str| Target::parse(&format!("{scheme}://{address}"), &tls).unwrap();
+        let limit = Duration::from_millis(500);
+        let fault = target("https").connect_within(limit).await.unwrap_err();
+        assert_eq!(fault.failure, Failure::Tls);
+        assert_eq!(fault.example, "no TLS session within 0.5 s");
+        assert!(target("http").connect_within(limit).await.is_ok());
     }
 
     #[test]

@@ -1,16 +1,18 @@
 //! How near the load generator comes to a bare client of the same HTTP stack, in one run:
 //! `cargo bench -p loadgen --bench client`, or with ` -- 1 64` behind it for answers of that many
-//! events only.
+//! events only, or ` -- 1 @40000` for the lag at that rate only, which is how two builds are compared.
 //!
 //! The server is a process of its own with one thread. The bare client has one thread: it sends the
 //! same bytes in a closed loop over as many connections, reads every frame, and looks at none. The
 //! load generator sends with one thread. Rates depend on what else the machine does; the processor
 //! time of a request, which is beside them, hardly.
 //!
-//! At half of the bare client's rate, the load generator's schedule lag is set beside that of
+//! Lag is how late a request's first byte is handed to the kernel. It is measured at half of the load
+//! generator's own rate, which is the bar's, and at half of the bare client's, and set beside that of
 //! a bare sender: one thread with the same arrivals and the same timer, which writes prepared bytes
 //! into connections that are open, and throws away what comes back. What that is late, this machine
-//! is with this server on its processors; the rest is the load generator's.
+//! is with this server on its processors; the rest is the load generator's. Rounds take turns, and
+//! the median counts: a moment in which the machine ran neither is no figure of anybody's.
 
 #![expect(
     clippy::print_stdout,
@@ -49,6 +51,8 @@ use tokio::time::Instant;
 const CONNECTIONS: usize = 64;
 /// As many as the load generator opens ahead of a high rate.
 const OPEN_AHEAD: usize = 512;
+/// As many as the load generator may have open at a paced rate.
+const MOST_CONNECTIONS: usize = 1_000;
 const SPAN: Duration = Duration::from_secs(4);
 const ROUNDS: usize = 3;
 const INPUT_TOKENS: u32 = 100;
@@ -61,42 +65,95 @@ fn main() {
         serve(n_events.parse().unwrap(), is_batched.parse().unwrap());
         return;
     }
-    println!("                 requests/s            µs/request   lag p99 at half, ms");
-    println!("events writes    bare  loadgen  ratio  bare loadgen        bare loadgen");
+    println!("                 requests/s            µs/request");
+    println!("events writes    bare  loadgen  ratio  bare loadgen");
     let only: Vec<usize> = args.iter().filter_map(|arg| arg.parse().ok()).collect();
+    let rates: Vec<f64> =
+        args.iter().filter_map(|arg| arg.strip_prefix('@')?.parse().ok()).collect();
     for (n_events, is_batched) in [(1, true), (8, true), (8, false), (64, true), (64, false)] {
         if !only.is_empty() && !only.contains(&n_events) {
             continue;
         }
         let server = Server::start(n_events, is_batched);
+        if !rates.is_empty() {
+            print_lags(server.address, &rates.iter().map(|rate| ("", *rate)).collect::<Vec<_>>());
+            continue;
+        }
         let (mut bare, mut ours) = ((0.0, 0.0), (0.0, 0.0));
         for _ in 0..ROUNDS {
             let round = bare_rate(server.address);
             bare = if round.0 > bare.0 { round } else { bare };
             // More than it can send, so that it always has something to send.
             let outcome = outcome(server.address, bare.0, CONNECTIONS);
-            let total = outcome.record.total();
-            assert_eq!(total.n_errors(), 0, "{:?}", outcome.record.examples);
-            let round = (
-                total.completed as f64 / outcome.elapsed_s,
-                outcome.cpu_s / total.completed as f64 * 1e6,
-            );
+            let round =
+                (outcome.record.total().completed as f64 / outcome.elapsed_s, cpu_us(&outcome));
             ours = if round.0 > ours.0 { round } else { ours };
         }
-        let p99_ms = |lag: &Times| lag.quantile(0.99).unwrap() * 1e3;
-        let bare_lag_ms = p99_ms(&bare_lag(server.address, bare.0 / 2.0));
-        let half = outcome(server.address, bare.0 / 2.0, 1_000).record.total();
-        let lag_ms = p99_ms(&half.schedule_lag);
         let writes = if is_batched { "one" } else { "each" };
         println!(
-            "{n_events:>6} {writes:>6} {:>7.0} {:>8.0} {:>6.2} {:>5.1} {:>7.1} {bare_lag_ms:>11.3} {lag_ms:>7.3}",
+            "{n_events:>6} {writes:>6} {:>7.0} {:>8.0} {:>6.2} {:>5.1} {:>7.1}",
             bare.0,
             ours.0,
             ours.0 / bare.0,
             bare.1,
             ours.1
         );
+        let halves =
+            [("half of loadgen's, ", ours.0 / 2.0), ("half of bare client's, ", bare.0 / 2.0)];
+        print_lags(server.address, &halves);
     }
+}
+
+/// Measures lag at each of the rates, which have names.
+fn print_lags(server: SocketAddr, rates: &[(&str, f64)]) {
+    let mut seen: Vec<Lags> = rates.iter().map(|_| Lags::default()).collect();
+    for _ in 0..ROUNDS {
+        for ((_, rate), lags) in rates.iter().zip(&mut seen) {
+            lags.bare_ms.push(p99_ms(&bare_lag(server, *rate)));
+            let outcome = outcome(server, *rate, MOST_CONNECTIONS);
+            lags.ours_ms.push(p99_ms(&outcome.record.total().schedule_lag));
+            lags.ours_us.push(cpu_us(&outcome));
+        }
+    }
+    for ((name, rate), lags) in rates.iter().zip(&seen) {
+        println!(
+            "       {name}{rate:.0}/s: lag p99 {} ms, of a bare sender {} ms; {:.1} µs/request",
+            with_all(&lags.ours_ms),
+            with_all(&lags.bare_ms),
+            median(&lags.ours_us)
+        );
+    }
+}
+
+/// What rounds at one rate have shown.
+#[derive(Default)]
+struct Lags {
+    bare_ms: Vec<f64>,
+    ours_ms: Vec<f64>,
+    ours_us: Vec<f64>,
+}
+
+fn p99_ms(lag: &Times) -> f64 {
+    lag.quantile(0.99).unwrap() * 1e3
+}
+
+/// Processor time of a request, in microseconds.
+fn cpu_us(outcome: &Outcome) -> f64 {
+    let total = outcome.record.total();
+    assert_eq!(total.n_errors(), 0, "{:?}", outcome.record.examples);
+    outcome.cpu_s / total.completed as f64 * 1e6
+}
+
+fn median(rounds: &[f64]) -> f64 {
+    let mut rounds = rounds.to_vec();
+    rounds.sort_by(f64::total_cmp);
+    rounds[rounds.len() / 2]
+}
+
+/// The median, and each round behind it.
+fn with_all(rounds: &[f64]) -> String {
+    let all: Vec<String> = rounds.iter().map(|round| format!("{round:.2}")).collect();
+    format!("{:.2} ({})", median(rounds), all.join(", "))
 }
 
 /// The server's process; ended when dropped.
@@ -340,6 +397,7 @@ fn outcome(server: SocketAddr, rate: f64, connections: usize) -> Outcome {
         replicas: None,
         watches_engines: false,
         gpus_per_replica: 1.0,
+        requests: None,
     });
     let (_never, interrupt) = watch::channel(false);
     runtime().block_on(measure(&plan, interrupt, |_| {})).unwrap()

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::time::Duration;
 
-use super::server::{Act, Server, stream};
+use serde_json::{Value, json};
+
+use super::server::{Act, Server, plain, stream};
 use super::{at, loadgen, report};
 
 fn quick() -> Server {
@@ -294,4 +296,64 @@ fn a_reader_that_leaves_is_a_normal_end() {
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_loadgen"));
     let output = command.arg("profiles").stdout(writer).output().unwrap();
     assert_eq!((output.status.code(), output.stderr), (Some(0), Vec::new()));
+}
+
+#[test]
+fn each_request_has_its_line() {
+    let server = Server::start(|asked| match asked.prompt_tokens() % 2 {
+        0 => vec![plain("503 Service Unavailable", "text/plain", "busy")],
+        _ => stream(asked, 2, Duration::ZERO),
+    });
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let path = file.path().to_str().unwrap();
+    let flags = "--rate 100 --duration 1s --warmup 500ms --arrival constant --requests";
+    let classes = "--class odd,weight=1,input=11 --class even,weight=1,input=12";
+    let report = report(&server.url(), &format!("{flags} {path} {classes}"));
+    let lines: Vec<Value> = std::fs::read_to_string(path)
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let numbers: BTreeSet<u64> =
+        lines.iter().map(|line| line["number"].as_u64().unwrap()).collect();
+    assert_eq!(numbers.len(), lines.len(), "each once");
+    let counted = |key: &str, value: &str| {
+        lines.iter().filter(|line| line["counts"] == true && line[key] == value).count() as f64
+    };
+    assert!(lines.iter().any(|line| line["counts"] == false), "the warm-up's too");
+    assert_eq!(counted("outcome", "completed"), at(&report, "/completed"));
+    assert_eq!(counted("error", "http_503"), at(&report, "/errors_by_class/http_503"));
+    for line in &lines {
+        let s = |key: &str| line[key].as_f64().unwrap();
+        assert!(s("due_s") <= s("sent_s") && s("sent_s") <= s("end_s"), "{line}");
+        assert_eq!(line["url"], server.url());
+        if line["class"] == "odd" {
+            assert!(
+                s("sent_s") <= s("first_token_s") && s("first_token_s") <= s("end_s"),
+                "{line}"
+            );
+            let tokens = [&line["asked_prompt_tokens"], &line["output_tokens"], &line["pieces"]];
+            assert_eq!(tokens, [11, 2, 2], "{line}");
+            assert_eq!((&line["outcome"], &line["error"]), (&json!("completed"), &Value::Null));
+        } else {
+            assert_eq!(
+                (&line["outcome"], &line["first_token_s"]),
+                (&json!("failed"), &Value::Null)
+            );
+        }
+    }
+}
+
+#[test]
+fn what_was_never_sent_has_its_line_too() {
+    let server = Server::start(|asked| stream(asked, 2, Duration::from_secs(60)));
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let path = file.path().to_str().unwrap();
+    let flags = "--rate 20 --duration 1s --connections 2 --threads 2 --grace 0s --requests";
+    let report = report(&server.url(), &format!("{flags} {path}"));
+    let text = std::fs::read_to_string(path).unwrap();
+    let n = |outcome: &str| text.matches(&format!("\"outcome\":\"{outcome}\"")).count() as f64;
+    assert_eq!((n("unfinished"), n("unsent")), (2.0, at(&report, "/client/unsent")));
+    assert_eq!(text.lines().count() as f64, at(&report, "/scheduled"));
+    assert_eq!(text.matches("\"sent_s\":null").count() as f64, n("unsent"));
 }
