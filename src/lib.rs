@@ -92,12 +92,20 @@
 //!   minutes; a minute is healthy by its means over all replicas and with less than one waiting
 //!   request for each.
 //! - Rule 5 corrects what a pool keeps free for waiting, which falls with the root of its size, and
-//!   not the capacity: latency says how much waits, and nothing of the cliff behind it. Capacity goes
-//!   only where steady replicas are seen to be late all the same (short answers caught in the steps of
-//!   other people's prompts, long prompts behind each other), down to 0.85, and comes back slowly.
+//!   not the capacity: latency says how much waits, and nothing of the cliff behind it. What an empty
+//!   replica takes for the prompt itself is no wait. Capacity goes only where steady replicas are seen
+//!   to be late all the same (short answers caught in the steps of other people's prompts, long prompts
+//!   behind each other), down to 0.85 and comes back slowly. Prompts that take more than a sixth of
+//!   what they may take have a range of their own, down to 0.5: two ahead are too many on any replica,
+//!   however many there are, so that a fleet of them is full at a third of its capacity.
 //! - A row of the cost model is as long as ten mean prompts, a minute at most: engines count a prompt
 //!   whole when its last piece is computed, and the one that a sample cuts in two is noise that takes
 //!   from its own price. Where the engine rests sooner, ten times what first tokens took is enough.
+//! - A request that has a replica to itself between two samples at which it rests is two rows: the
+//!   time to its first token is its prompt's, the rest its answer's. Replicas that are planned at a third
+//!   of their capacity are seldom busy at two samples in a row.
+//! - Minutes are healthy, and the SLO is kept, by the promise of DESIGN 10: twice what a prompt takes
+//!   alone where that is longer than the target.
 //! - While the fit is wrong its rows are learned apart as well, and take its place once they make one
 //!   that is right. A fit of two engines meets the means of both, at a price that is neither's.
 //! - Rule 5 learns nothing from lateness until a cold start after the last change of the count.
@@ -109,7 +117,8 @@
 //! - Replicas that came for a backlog go a cold start after it is gone: the level holds what a burst
 //!   that comes back takes.
 //! - GPU activity is projected by its regression on the work of a replica: what a single request makes
-//!   is not shared out among survivors.
+//!   is not shared out among survivors. Where that alone is above the ceiling no count gets under it:
+//!   such devices neither refuse a step down nor raise, and say that they tell nothing.
 //! - What was tried and lost is on the page of [`decision`].
 //! - Before a price is learned, a queue is weighed against what comes as well as against what the
 //!   ready replicas finish: a queue that stands at saturation is not "soon cleared".

@@ -135,8 +135,26 @@ impl Default for Options {
 
 /// The arrivals of a trace, in order. Ends after the first error.
 pub struct Trace {
-    arrivals: Box<dyn Iterator<Item = Result<Arrival, Error>> + Send>,
+    rows: Rows,
     ended: bool,
+}
+
+/// What the rows of a trace are.
+enum Rows {
+    Requests(Box<dyn Iterator<Item = Result<Arrival, Error>> + Send>),
+    Bins(Box<counts::Counts>),
+}
+
+impl Trace {
+    /// Seconds that the bins read so far last, those without a request too; `None` where rows are
+    /// requests, whose trace ends with the last.
+    #[must_use]
+    pub fn span_s(&self) -> Option<f64> {
+        match &self.rows {
+            Rows::Requests(_) => None,
+            Rows::Bins(counts) => Some(counts.span_s()),
+        }
+    }
 }
 
 impl fmt::Debug for Trace {
@@ -152,7 +170,10 @@ impl Iterator for Trace {
         if self.ended {
             return None;
         }
-        let next = self.arrivals.next();
+        let next = match &mut self.rows {
+            Rows::Requests(requests) => requests.next(),
+            Rows::Bins(counts) => counts.next(),
+        };
         self.ended = !matches!(next, Some(Ok(_)));
         next
     }
@@ -172,14 +193,14 @@ pub fn read(path: &Path, format: Format, options: &Options) -> Result<Trace, Err
             return Err(Error::Option { option, value, least, most });
         }
     }
-    let arrivals: Box<dyn Iterator<Item = _> + Send> = match format {
+    let rows = match format {
         Format::Azure | Format::Burstgpt | Format::Csv => {
-            scale::scaled(requests::Requests::open(path, format)?, options)
+            Rows::Requests(scale::scaled(requests::Requests::open(path, format)?, options))
         }
-        Format::Mooncake => scale::scaled(mooncake::Mooncake::open(path)?, options),
-        Format::Counts => Box::new(counts::Counts::open(path, options)?),
+        Format::Mooncake => Rows::Requests(scale::scaled(mooncake::Mooncake::open(path)?, options)),
+        Format::Counts => Rows::Bins(Box::new(counts::Counts::open(path, options)?)),
     };
-    Ok(Trace { arrivals, ended: false })
+    Ok(Trace { rows, ended: false })
 }
 
 /// Why a trace cannot be read.

@@ -137,6 +137,43 @@ impl Interval {
         (!gaps).then_some(interval)
     }
 
+    /// The prompt and the answer of a request that had a replica to itself, which rested at both samples:
+    /// its own times to its tokens are the replica's. `None` if there was no request or more than one,
+    /// or the engine does not tell the times or the size of its KV cache.
+    #[must_use]
+    pub fn alone(before: &EngineSample, after: &EngineSample) -> Option<[Interval; 2]> {
+        let grown = |counter: fn(&EngineSample) -> Option<f64>| {
+            let grown = usable(counter(after))? - usable(counter(before))?;
+            (grown >= 0.0).then_some(grown)
+        };
+        let rests = |sample: &EngineSample| {
+            sample.running == Some(0.0) && sample.waiting.unwrap_or(0.0) <= 0.0
+        };
+        let n = [grown(|sample| sample.finished)?, grown(|sample| sample.ttft_count)?];
+        if !rests(before) || !rests(after) || n.iter().any(|n| (n - 1.0).abs() > 0.5) {
+            return None;
+        }
+        let prompt = grown(|sample| sample.prompt_tokens)?;
+        let steps = grown(|sample| sample.steps)?;
+        let answer = grown(|sample| sample.itl_count)?;
+        let kv = |tokens: f64| Some((tokens / usable(after.kv_tokens)?.max(1.0)).min(1.0));
+        let part = |seconds, steps, prompt, generated, kv| Interval {
+            seconds,
+            steps,
+            prompts: Some(1.0),
+            first_tokens_s: None,
+            prompt,
+            generated,
+            kv,
+        };
+        let first_s = grown(|sample| sample.ttft_sum_s)?;
+        let rest_s = grown(|sample| sample.itl_sum_s)?;
+        (steps > answer && first_s > 0.0 && rest_s > 0.0).then_some([
+            part(first_s, steps - answer, prompt, 1.0, kv(prompt / 2.0)?),
+            part(rest_s, answer, 0.0, answer, kv(prompt + answer / 2.0)?),
+        ])
+    }
+
     /// Both, of which `next` begins where the other ends.
     #[must_use]
     pub fn then(self, next: Interval) -> Interval {

@@ -18,6 +18,11 @@ impl Known {
         (!self.0.is_nan()).then_some(self.0)
     }
 
+    /// Whether it is not known.
+    pub(in crate::decision) fn is_not(&self) -> bool {
+        self.0.is_nan()
+    }
+
     /// Adds what is known; an unknown part leaves the sum as it is.
     pub(in crate::decision) fn add(&mut self, part: Known) {
         if let Some(part) = part.get() {

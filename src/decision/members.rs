@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::cost::CostModel;
-use super::number::count_of;
+use super::number::{count_of, seconds};
 use super::{Engine, EngineSample, Interval, KeptSample, Moment, Phase, Reading, Why};
 pub(super) use rates::Rates;
 
@@ -110,7 +110,7 @@ pub(super) struct Seen {
     /// than the target spent on them, in tokens of the target's pace.
     pub(super) slow: f64,
     /// Over all live replicas, the mean times to the first token and between tokens were within the
-    /// SLO, where known.
+    /// SLO, where known; that of long prompts as [`Rates::keep`] has it.
     pub(super) slo_kept: bool,
     /// A start that was seen to end: creation to ready, milliseconds.
     pub(super) start_took_ms: Option<u64>,
@@ -175,7 +175,7 @@ impl Members {
             self.look_for_idle(engines, &mut seen);
         }
         seen.learnable &= seen.live > 0;
-        seen.slo_kept = seen.rates.keep(slo);
+        seen.slo_kept = seen.rates.keep(slo, cost.is_usable().then(|| cost.costs()));
         seen
     }
 
@@ -269,7 +269,7 @@ impl Member {
         let (kept, given) = (kept.clone(), kept.get());
         let sample = given.cleaned();
         let kept = if sample == given { kept } else { sample.into() };
-        self.take(kept, &sample, n_ready, cost);
+        self.take(kept, &sample, n_ready, slo, cost);
         self.add_to(&sample, age_ms, slo, seen);
     }
 
@@ -279,6 +279,7 @@ impl Member {
         kept: KeptSample,
         sample: &EngineSample,
         n_ready: u32,
+        slo: Slo,
         cost: &mut CostModel,
     ) {
         let Some(before) = self.last.as_ref().map(KeptSample::get) else {
@@ -298,10 +299,12 @@ impl Member {
         let known_rates = self.rates;
         self.rates = Rates::between(&before, sample, elapsed_ms);
         self.last = Some(kept);
-        let Some(rates) = self.rates else {
+        let Some(rates) = &mut self.rates else {
             (self.flat_ms, self.row) = (0, None);
             return;
         };
+        let costs = cost.is_usable().then(|| cost.costs());
+        rates.late = rates.late(seconds(elapsed_ms), slo, costs).into();
         let busy = |sample: &EngineSample| {
             sample.running.unwrap_or(0.0) + sample.waiting.unwrap_or(0.0) > 0.0
         };
@@ -324,6 +327,11 @@ impl Member {
         };
         if let Some(row) = row {
             cost.observe(&row, f64::from(n_ready.max(1)));
+        }
+        // No two replicas tell of the same request.
+        let alone = known_rates.and_then(|_| Interval::alone(&before, sample));
+        for row in alone.iter().flatten() {
+            cost.observe(row, 1.0);
         }
     }
 

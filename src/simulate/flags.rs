@@ -41,7 +41,7 @@ pub struct Args {
     #[arg(long, value_name = "FORMAT", requires = "trace")]
     pub trace_format: Vec<Format>,
     /// A generated process instead of (or after) traces: step, ramp, flash, tails, reasoning,
-    /// long-context, llm-d, or a file.
+    /// long-context, long-prompts, llm-d, or a file.
     #[arg(long, value_name = "NAME|FILE")]
     pub generate: Vec<String>,
     /// How often a generated process is run, one run after another; each of them is a day, but for

@@ -14,7 +14,7 @@ use super::workload::{Request, Workload};
 
 /// Requests that are held in memory at most: 24 bytes each, so 2.4 GB.
 const MOST_REQUESTS: usize = 100_000_000;
-/// A trace ends with the 10 s in which its last request came.
+/// A trace of requests ends with the 10 s in which its last one came.
 const BIN_S: f64 = 10.0;
 
 /// Requests, and how many of them are wanted.
@@ -79,10 +79,12 @@ impl Source {
             Origin::File { path, format, bin_s, lengths } => {
                 let (bin_s, lengths) = (*bin_s, lengths.clone());
                 let options = Options { scale: self.scale, seed, bin_s, lengths };
-                for arrival in read(path, *format, &options)? {
+                let mut trace = read(path, *format, &options)?;
+                for arrival in trace.by_ref() {
                     collected.add(&arrival?)?;
                 }
-                ((collected.last_s + 0.1) / BIN_S).ceil() * BIN_S
+                // A fleet that nobody needs at the end costs what it costs there too.
+                trace.span_s().unwrap_or(((collected.last_s + 0.1) / BIN_S).ceil() * BIN_S)
             }
             Origin::Process { process, runs } => {
                 for arrival in process.arrivals(*runs, self.scale, seed)? {
@@ -240,5 +242,22 @@ mod tests {
         assert_eq!(workload.end, Time::from_millis(1_200_000));
         assert!(workload.counted().iter().all(|r| r.cached_tokens == r.prompt_tokens / 2));
         assert!(workload.counted().len() > 500, "{}", workload.counted().len());
+    }
+
+    #[test]
+    fn counts_last_to_their_last_bin_and_requests_to_their_last() {
+        let end = |text: &str, format| {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            std::fs::write(file.path(), text).unwrap();
+            let (path, lengths) = (file.path().to_owned(), Lengths::fixed(100, 10));
+            let origin = Origin::File { path, format, bin_s: 60.0, lengths };
+            let source = Source { origin, scale: 1.0, warmup_s: 0.0, cached: None };
+            source.read(1_000, 1).unwrap().end
+        };
+        // An hour without a request at the end is an hour in which replicas may be let go.
+        let idle = format!("count\n5\n{}", "0\n".repeat(60));
+        assert_eq!(end(&idle, Format::Counts), Time::from_millis(61 * 60_000));
+        let csv = "t_s,input_tokens,output_tokens\n1.0,100,10\n12.0,100,10\n";
+        assert_eq!(end(csv, Format::Csv), Time::from_millis(20_000));
     }
 }

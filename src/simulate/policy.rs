@@ -57,7 +57,7 @@ pub struct Learning {
     pub seconds: f64,
     /// Of these, seconds in which its level came from what it had learned.
     pub in_force_s: f64,
-    /// What it had learned, minute by minute: seconds since the start of the trace, and the model.
+    /// What was in force of it, minute by minute: seconds since the start of the trace, and the model.
     pub course: Vec<(f64, LearnedCost)>,
 }
 

@@ -69,13 +69,14 @@ fn poisson() -> String {
 }
 
 /// The processes that come with the program.
-const PRESETS: [(&str, &str); 7] = [
+const PRESETS: [(&str, &str); 8] = [
     ("step", include_str!("processes/step.yaml")),
     ("ramp", include_str!("processes/ramp.yaml")),
     ("flash", include_str!("processes/flash.yaml")),
     ("tails", include_str!("processes/tails.yaml")),
     ("reasoning", include_str!("processes/reasoning.yaml")),
     ("long-context", include_str!("processes/long-context.yaml")),
+    ("long-prompts", include_str!("processes/long-prompts.yaml")),
     ("llm-d", include_str!("processes/llm-d.yaml")),
 ];
 /// The most clients of one process.

@@ -114,12 +114,14 @@ impl Ghostscaler {
         let step_s = decision.at.secs_since(last.at);
         let learning = &mut self.learning;
         learning.seconds += step_s;
-        if decision.inputs.level_source == LevelSource::CostModel {
+        let in_force = decision.inputs.level_source == LevelSource::CostModel;
+        if in_force {
             learning.in_force_s += step_s;
             learning.in_force_after_s.get_or_insert(learning.seconds);
         }
         let is_due = learning.course.last().is_none_or(|(at_s, _)| now_s - at_s >= COURSE_STEP_S);
-        if let Some(model) = decision.inputs.model.filter(|_| is_due) {
+        // A fit that is not in force passes by the truth on its way, and nobody is served by it.
+        if let Some(model) = decision.inputs.model.filter(|_| is_due && in_force) {
             learning.course.push((now_s, model));
         }
     }

@@ -68,13 +68,15 @@ pub struct Row {
     pub attainment_by_prompt: Vec<Option<f64>>,
     /// Replica-hours that waited for a node or for the GPUs of others; they cost nothing.
     pub unplaced_hours: f64,
-    /// Ours: the learned engine model and its error, as it was at the end of the first seed's run.
+    /// Ours: the learned engine model and its error, as it was last in force in the first seed's run.
     pub learned: Option<LearnedCost>,
     /// Ours: seconds from the first tick until the level came from the learned model.
     pub learned_after_s: Option<f64>,
-    /// Ours: seconds from the first tick until the mean request's learned cost was within 10 % of
-    /// the true one.
+    /// Ours: seconds from the first tick until the mean request's cost by the model in force was
+    /// within 10 % of the true one.
     pub learned_within_10_percent_after_s: Option<f64>,
+    /// Ours: the same from the last change of the engine on; `null` if it never changes.
+    pub relearned_within_10_percent_after_s: Option<f64>,
 }
 
 impl Row {
@@ -145,6 +147,7 @@ impl Study {
             row.learned = learning.course.last().map(|&(_, model)| model);
             row.learned_after_s = learning.in_force_after_s;
             row.learned_within_10_percent_after_s = self.truth.near_after_s(learning);
+            row.relearned_within_10_percent_after_s = self.truth.near_again_after_s(learning);
         }
         row
     }
@@ -212,6 +215,7 @@ impl Study {
             learned: None,
             learned_after_s: None,
             learned_within_10_percent_after_s: None,
+            relearned_within_10_percent_after_s: None,
         }
     }
 }

@@ -22,6 +22,8 @@ pub struct Truth {
     kv_tokens: f64,
     /// Replica-seconds of the mean request at full batches, from which second on.
     request_s: Vec<(f64, f64)>,
+    /// When it last became another engine, if ever; a drift is none.
+    changed_at_s: Option<f64>,
 }
 
 impl Truth {
@@ -44,7 +46,8 @@ impl Truth {
         let request_s =
             request_s.into_iter().map(|(from, s)| (secs_from_ps(from.since(Time::ZERO)), s));
         let kv_tokens = profile.kv_tokens() as f64;
-        Truth { tokens, context, kv_tokens, request_s: request_s.collect() }
+        let changed_at_s = scenario.changes.last().map(|change| change.at_s);
+        Truth { tokens, context, kv_tokens, request_s: request_s.collect(), changed_at_s }
     }
 
     /// By what share a model is above (or below) the true cost of the mean request at a moment.
@@ -65,11 +68,23 @@ impl Truth {
         course.map(|(at_s, model)| (at_s - learning.began_s, self.error(model, *at_s))).collect()
     }
 
-    /// Seconds from its first tick until what it had learned was within a tenth of the truth.
+    /// Seconds from its first tick until the model in force was within a tenth of the truth.
     #[must_use]
     pub fn near_after_s(&self, learning: &Learning) -> Option<f64> {
-        let errors = self.errors(learning);
-        errors.into_iter().find(|(_, error)| error.abs() <= NEAR).map(|(after_s, _)| after_s)
+        self.near_since(learning, learning.began_s)
+    }
+
+    /// Seconds from the last change of the engine until the model in force was within a tenth of what
+    /// is true since; `None` if it never changed.
+    #[must_use]
+    pub fn near_again_after_s(&self, learning: &Learning) -> Option<f64> {
+        self.near_since(learning, self.changed_at_s?)
+    }
+
+    fn near_since(&self, learning: &Learning, since_s: f64) -> Option<f64> {
+        let mut course = learning.course.iter().filter(|(at_s, _)| *at_s >= since_s);
+        let near = course.find(|(at_s, model)| self.error(model, *at_s).abs() <= NEAR);
+        near.map(|(at_s, _)| at_s - since_s)
     }
 }
 
@@ -107,5 +122,13 @@ mod tests {
         let course = [(160.0, model(0.5)), (220.0, model(1.05)), (280.0, model(1.3))];
         let learning = Learning { began_s: 100.0, course: course.to_vec(), ..Learning::default() };
         assert_eq!(truth.near_after_s(&learning), Some(120.0));
+        assert_eq!(truth.near_again_after_s(&learning), None, "it never changed");
+        let twice_as_fast = (230.0, truth.request_s[0].1 / 2.0);
+        let request_s = vec![truth.request_s[0], twice_as_fast];
+        let changed = Truth { request_s, changed_at_s: Some(230.0), ..truth };
+        let course = [(160.0, model(1.0)), (240.0, model(1.0)), (300.0, model(0.5))];
+        let learning = Learning { course: course.to_vec(), ..learning };
+        assert_eq!(changed.near_after_s(&learning), Some(60.0));
+        assert_eq!(changed.near_again_after_s(&learning), Some(70.0));
     }
 }

@@ -61,6 +61,8 @@ pub(crate) struct Trace {
     warmup_s: f64,
     /// The share of requests within their targets that is asked for.
     pub(crate) bar: f64,
+    /// Replicas that the busiest minute shall need.
+    pub(crate) peak_need: f64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -73,13 +75,15 @@ enum From {
     Process(&'static str),
 }
 
+/// The middle of 10 to 30.
+const PEAK_NEED: f64 = 20.0;
 const DAY_S: f64 = 86_400.0;
 const BAR: f64 = 0.99;
 /// Of answers of thousands of tokens.
 const BAR_REASONING: f64 = 0.98;
 
 const fn process(name: &'static str, bar: f64) -> Trace {
-    Trace { name, from: From::Process(name), warmup_s: DAY_S, bar }
+    Trace { name, from: From::Process(name), warmup_s: DAY_S, bar, peak_need: PEAK_NEED }
 }
 
 const CODE: Trace = Trace {
@@ -87,29 +91,33 @@ const CODE: Trace = Trace {
     from: From::Counts("azure2024_code_10s_counts_d1-4.csv", "azure2023_code_lengths.csv"),
     warmup_s: 3.0 * DAY_S,
     bar: BAR,
+    peak_need: PEAK_NEED,
 };
 const CHAT: Trace = Trace {
     name: "chat-day",
     from: From::Counts("azure2024_conv_10s_counts_d1-4.csv", "azure2023_conv.csv"),
     warmup_s: 3.0 * DAY_S,
     bar: BAR,
+    peak_need: PEAK_NEED,
 };
 const CHAT_HOUR: Trace = Trace {
     name: "chat-hour",
     from: From::Requests("azure2023_conv.csv"),
     warmup_s: 600.0,
     bar: BAR,
+    peak_need: PEAK_NEED,
 };
 const MOONCAKE: Trace = Trace {
     name: "mooncake-hour",
     from: From::Requests("mooncake_conversation.csv"),
     warmup_s: 600.0,
     bar: BAR,
+    peak_need: PEAK_NEED,
 };
 const REASONING: Trace = process("reasoning", BAR_REASONING);
 const FLASH: Trace = process("flash", BAR);
 const LONG_CONTEXT: Trace = process("long-context", BAR);
-const TRACES: [Trace; 10] = [
+const TRACES: [Trace; 11] = [
     CODE,
     CHAT,
     CHAT_HOUR,
@@ -120,6 +128,8 @@ const TRACES: [Trace; 10] = [
     process("tails", BAR),
     REASONING,
     LONG_CONTEXT,
+    // A small fleet: what a large one shares out evens out.
+    Trace { peak_need: 5.0, ..process("long-prompts", BAR) },
 ];
 /// Those on which one factor at a time is changed.
 const FACTORED: [Trace; 4] = [CODE, CHAT, FLASH, REASONING];

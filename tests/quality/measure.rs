@@ -18,9 +18,7 @@ use loadgen::engine::{Profile, Time};
 use crate::cases::Case;
 use crate::record::{Line, Record};
 
-/// Replicas that the busiest minute shall need: the middle of 10 to 30.
-const PEAK_NEED: f64 = 20.0;
-/// The same where so many requests would not fit into memory: the least.
+/// Replicas that the busiest minute shall need where more requests would not fit into memory: the least.
 const PEAK_NEED_LEAST: f64 = 10.0;
 /// How far from it is near enough.
 const PEAK_NEAR: f64 = 0.1;
@@ -33,7 +31,7 @@ pub(crate) fn measure(
     peers: &[String],
 ) -> anyhow::Result<Record> {
     let (profile, scenario) = (case.engine()?, case.scenario()?);
-    let scale = match scale(case, traces, &profile, PEAK_NEED) {
+    let scale = match scale(case, traces, &profile, case.trace.peak_need) {
         Err(error) if matches!(error.downcast_ref(), Some(input::Error::TooMany)) => {
             scale(case, traces, &profile, PEAK_NEED_LEAST)?
         }

@@ -80,6 +80,27 @@ fn the_price_of_long_prompts_is_learned_and_their_fleet_is_large_enough() {
     assert!(attainment >= 0.97, "{attainment}");
 }
 
+/// A steady load of such prompts: on an empty replica each takes nearly half of what it may, so that two
+/// ahead are one too many on any replica.
+const STEADY_LONG_PROMPTS: &str = "about: a steady load of long prompts
+rate: 2@4h
+input: \"12000:0.6\"
+output: \"350:0.6\"
+";
+
+/// A margin that knows short prompts served 97.7 % with six replicas where eight are needed.
+#[test]
+fn long_prompts_behind_each_other_get_the_replicas_that_they_need() {
+    let (_dir, path) = file("slice.yaml", STEADY_LONG_PROMPTS);
+    let found = results(&format!(
+        "--generate {} --warmup 2h --max 20 --profile 8b-a100 --policy ghostscaler",
+        shown(&path)
+    ));
+    let (attainment, ratio) = figures(rows(&found, "ghostscaler")[0]);
+    assert!(attainment >= 0.99, "{attainment} at {ratio}");
+    assert!(ratio <= 1.1, "{ratio} at {attainment}");
+}
+
 /// What this gate is for: queue depth is about 0 while capacity suffices, so a fleet that follows it
 /// collapses, overshoots and repeats.
 #[test]

@@ -100,6 +100,7 @@ impl Request {
     /// One that waited for a connection until then.
     pub(super) fn unsent(job: &Job, at_s: f64) -> Request {
         let ended = Ended {
+            target: job.target,
             due_s: job.due_s,
             at_s,
             first_s: None,

@@ -41,7 +41,8 @@ fn end_of_labels(text: &str) -> Option<usize> {
 pub(crate) fn labels(text: &str) -> impl Iterator<Item = (&str, &str)> + Clone {
     let mut rest = text;
     std::iter::from_fn(move || {
-        let (name, value) = rest.split_once("=\"")?;
+        let (name, value) = rest.split_once('=')?;
+        let value = value.trim_start().strip_prefix('"')?;
         let mut is_escaped = false;
         let end = value.bytes().position(|byte| {
             let was_escaped = std::mem::take(&mut is_escaped);

@@ -47,6 +47,11 @@ impl Counts {
         })
     }
 
+    /// Seconds that the bins begun so far last.
+    pub(super) fn span_s(&self) -> f64 {
+        self.n_bins as f64 * self.bin_s
+    }
+
     fn read(&mut self) -> Result<Option<Arrival>, Error> {
         while self.left == 0 {
             if !self.table.advance()? {

@@ -213,7 +213,7 @@ fn ones_own_prompts_headers_and_fields_are_sent() {
             assert!(asked.head.iter().any(|line| line == header), "{:?}", asked.head);
         }
     }
-    let report: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let report: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(report["settings"]["headers"], serde_json::json!(["x-tenant", "authorization"]));
     assert_eq!(report["settings"]["body"], r#"{"temperature":0.5}"#);
     assert!(report["prompt_tokens_ratio"].is_null(), "how long they are is the server's to say");

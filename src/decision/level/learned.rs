@@ -239,7 +239,7 @@ impl Learned {
             && seen.live > 0
             && settled
             && seen.stuck_waiting <= 0.0
-            && ask.minute.is_some_and(|minute| is_healthy(minute, ask, n_live));
+            && ask.minute.is_some_and(|minute| is_healthy(minute, ask, level, n_live));
         let fade = HEALTHY_MEMORY_S / (HEALTHY_MEMORY_S + step_s);
         self.healthiest = self.healthiest.map(|rate| rate * fade);
         if let Some(minute) = ask.minute.filter(|_| self.healthy) {
@@ -312,13 +312,14 @@ impl Learned {
     }
 }
 
-/// A minute without a backlog in which the means kept the SLO. Less than one waiting request a replica
-/// is the scheduler between two steps.
-fn is_healthy(minute: &Means, ask: &Ask<'_>, n_live: f64) -> bool {
-    let kept = |mean_s: Option<f64>, target_ms| mean_s.is_none_or(|s| s <= seconds(target_ms));
+/// A minute without a backlog in which the means kept the SLO, and long prompts twice what they take
+/// alone. Less than one waiting request a replica is the scheduler between two steps.
+fn is_healthy(minute: &Means, ask: &Ask<'_>, level: &Level, n_live: f64) -> bool {
+    let kept = |mean_s: Option<f64>, target_s| mean_s.is_none_or(|s| s <= target_s);
+    let alone_s = level.price.as_ref().map_or(0.0, |price| price.prompt_each_s + price.step_s);
     minute.waiting() < n_live
-        && kept(minute.ttft_s, ask.spec.slo_ttft_ms)
-        && kept(minute.itl_s, ask.spec.slo_tpot_ms)
+        && kept(minute.ttft_s, seconds(ask.spec.slo_ttft_ms).max(2.0 * alone_s))
+        && kept(minute.itl_s, seconds(ask.spec.slo_tpot_ms))
 }
 
 #[cfg(test)]

@@ -19,9 +19,9 @@ const MARGIN: f64 = 0.8;
 /// Of the slack, the mean wait at which the plan is full. Waits are about exponential: 1 % exceed
 /// 4.6 times the mean, and those of a plan that is seldom full may be twice as long.
 const FULL_WAIT: f64 = 0.5;
-/// A mean beyond this share of the target is a backlog's.
+/// A mean wait beyond this share of the slack is a backlog's.
 const LATE_SHARE: f64 = 0.5;
-/// Utilisation below which waiting says little about a full pool.
+/// Share of the planned utilisation below which waiting says little about a full pool.
 const MIN_USED: f64 = 0.4;
 /// Utilisation at which a full pool runs, for scaling a wait seen at another one.
 const FULL_USED: f64 = 0.85;
@@ -51,7 +51,7 @@ pub(in crate::decision) fn replicas(load: f64, cap: f64, margin: f64) -> f64 {
 
 /// Seconds that a request may wait before its own prompt is computed. A long prompt has twice its own
 /// time (DESIGN 10).
-fn slack_s(ask: &Ask<'_>, own_s: f64) -> f64 {
+pub(super) fn slack_s(ask: &Ask<'_>, own_s: f64) -> f64 {
     (seconds(ask.spec.slo_ttft_ms) - own_s).max(own_s).max(1e-3)
 }
 
@@ -91,12 +91,14 @@ impl Feedback {
         let n = f64::from(ask.seen.live.max(1));
         let busy = work / n;
         let used = (busy / price.cap).min(0.98);
-        let late = ttft_s > LATE_SHARE * seconds(ask.spec.slo_ttft_ms);
-        if used < MIN_USED || price.margin <= 0.0 || minute.waiting() >= n || late {
+        let own_s = price.prompt_each_s + price.step_s / (1.0 - busy.min(0.95));
+        // The time that an empty replica takes for the prompt is not lateness.
+        let waited = (ttft_s - own_s).max(0.0) / slack_s(ask, own_s);
+        let is_used = busy >= MIN_USED * level.rho.unwrap_or(price.cap);
+        if !is_used || price.margin <= 0.0 || minute.waiting() >= n || waited > LATE_SHARE {
             return;
         }
-        let own_s = price.prompt_each_s + price.step_s / (1.0 - busy.min(0.95));
-        let wait = (ttft_s - own_s).max(0.0) / (FULL_WAIT * slack_s(ask, own_s));
+        let wait = waited / FULL_WAIT;
         // Waits grow as used / (1 − used): scaled to a full pool, whose free share is the margin.
         let margin = n.sqrt() * (1.0 - used) * wait * FULL_USED / used;
         let share = step_s / (step_s + MEMORY_S.min(self.seen_s + FIRST_S));

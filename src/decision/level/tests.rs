@@ -365,6 +365,59 @@ fn waiting_that_makes_some_late_takes_capacity_and_less_does_not() {
     close(late_after(2_000, 5.0, 0.0, 0.205, 30.0).kept(), 1.0);
 }
 
+/// An engine whose prompts of 10,000 tokens take a second each, on `n` replicas that do `work` together.
+fn long_prompts(n: u32, work: f64, late: f64, ttft_s: f64) -> (Late, pool::Feedback) {
+    let spec = Spec::default();
+    let figures = Figures {
+        costs: Some([0.010, 0.000_1, 0.001, 0.0]),
+        request: Some((10_000.0, 100.0)),
+        settled: true,
+        margin: 1.0,
+        healthiest: FULL,
+        ..Figures::default()
+    };
+    let per_second = work / 1.1;
+    let rates = Rates {
+        late: Some(late * per_second).into(),
+        ttft_count: Some(per_second).into(),
+        ..Rates::default()
+    };
+    let seen = Seen { live: n, learnable: true, rates, ..Seen::default() };
+    let replicas = Replicas { spec: Some(n), ready: n, ..Replicas::default() };
+    let supply = SupplyState::default().look(&spec, &replicas, n, Moment(0));
+    let minute = Some(&Means {
+        span_s: 60.0,
+        prompt: 10_000.0 * per_second,
+        generated: 100.0 * per_second,
+        finished: per_second,
+        ttft_s: Some(ttft_s),
+        ..Means::default()
+    });
+    let ask = Ask { spec: &spec, seen: &seen, supply: &supply, minute, recent: minute };
+    let level = super::ask(&ask, &figures, &Band::default());
+    let (mut late, mut feedback) = (Late::default(), pool::Feedback::default());
+    for _ in 0..5_000 {
+        late.note(&ask, &level, Some(100.0), 5.0);
+        feedback.note(&ask, &level, 5.0);
+    }
+    (late, feedback)
+}
+
+/// Planned at 0.6 of the capacity and less, they are late as soon as two are ahead.
+#[test]
+fn long_prompts_that_are_seen_to_be_late_take_up_to_half_of_the_capacity() {
+    close(long_prompts(4, 1.6, 0.02, 1.2).0.kept(), 0.5);
+    close(long_prompts(4, 1.6, 0.002, 1.2).0.kept(), 1.0);
+}
+
+#[test]
+fn what_an_empty_replica_takes_for_a_long_prompt_is_no_backlog() {
+    // Of 1.2 s 0.18 s are waited: of a slack of a second more than the plan's margin allows for.
+    assert!(long_prompts(4, 1.6, 0.0, 1.2).1.correction() > 1.0);
+    // 0.6 s are a backlog's.
+    close(long_prompts(4, 1.6, 0.0, 1.6).1.correction(), 1.0);
+}
+
 #[test]
 fn waits_correct_the_margin_by_what_a_full_pool_would_wait() {
     let spec = Spec::default();

@@ -34,6 +34,9 @@ pub(in crate::decision) struct Rates {
     /// Seconds that first tokens took, and first tokens.
     pub(in crate::decision) ttft_sum: Known,
     pub(in crate::decision) ttft_count: Known,
+    /// First tokens that came too late; see [`Rates::late`].
+    #[serde(skip_serializing_if = "Known::is_not")]
+    pub(in crate::decision) late: Known,
     /// Seconds between tokens, and tokens after the first.
     pub(in crate::decision) itl_sum: Known,
     pub(in crate::decision) itl_count: Known,
@@ -71,6 +74,7 @@ impl Rates {
             preemptions: rate(|sample| sample.preemptions).into(),
             ttft_sum: rate(|sample| sample.ttft_sum_s).into(),
             ttft_count: rate(|sample| sample.ttft_count).into(),
+            late: Known::NOT,
             itl_sum: rate(|sample| sample.itl_sum_s).into(),
             itl_count: rate(|sample| sample.itl_count).into(),
         })
@@ -103,6 +107,7 @@ impl Rates {
         self.preemptions.add(other.preemptions);
         self.ttft_sum.add(other.ttft_sum);
         self.ttft_count.add(other.ttft_count);
+        self.late.add(other.late);
         self.itl_sum.add(other.itl_sum);
         self.itl_count.add(other.itl_count);
     }
@@ -114,13 +119,42 @@ impl Rates {
         if sum > target_s * self.itl_count.get().unwrap_or(0.0) { sum / target_s } else { 0.0 }
     }
 
+    /// First tokens per second that came too late, of those of `elapsed_s`: after the target, and after
+    /// twice what their prompts take alone. `None` before those have a price.
+    ///
+    /// A replica ends few long prompts between two samples. What they waited in all is taken for the
+    /// wait of one, for who comes to an empty replica waits for nobody; beyond that they are all late.
+    pub(super) fn late(&self, elapsed_s: f64, slo: Slo, costs: Option<[f64; 4]>) -> Option<f64> {
+        let [step_s, prompt_s, ..] = costs?;
+        let (sum_s, count) = (self.ttft_sum.get()? * elapsed_s, self.ttft_count.get()? * elapsed_s);
+        let own_s = prompt_s * self.prompt.get()? * elapsed_s + step_s * count;
+        let (waited_s, own_each_s) = (sum_s - own_s, own_s / count.max(1.0));
+        let slack_s = (slo.ttft_s - own_each_s).max(own_each_s);
+        let late = if waited_s > slack_s * count {
+            count
+        } else if waited_s > slack_s {
+            1.0
+        } else {
+            0.0
+        };
+        Some(late.min(count) / elapsed_s)
+    }
+
     /// Whether the mean times to the first token and between tokens are within the targets, as far
-    /// as they are known.
-    pub(super) fn keep(&self, slo: Slo) -> bool {
+    /// as they are known. Prompts that take an empty replica longer than half of the target have twice
+    /// what they take.
+    pub(super) fn keep(&self, slo: Slo, costs: Option<[f64; 4]>) -> bool {
         let kept = |sum: Known, count: Known, target_s: f64| {
             sum.get().zip(count.get()).is_none_or(|(sum, count)| sum <= target_s * count)
         };
-        kept(self.ttft_sum, self.ttft_count, slo.ttft_s)
+        let first_tokens = self.ttft_count.get().filter(|count| *count > 0.0);
+        let own_s = costs
+            .zip(self.prompt.get())
+            .zip(first_tokens)
+            .map_or(0.0, |(([step_s, prompt_s, ..], prompt), count)| {
+                step_s + prompt_s * prompt / count
+            });
+        kept(self.ttft_sum, self.ttft_count, slo.ttft_s.max(2.0 * own_s))
             && kept(self.itl_sum, self.itl_count, slo.tpot_s)
     }
 }
@@ -149,4 +183,43 @@ fn restarted(before: &EngineSample, after: &EngineSample) -> bool {
             let pair = counter(after).zip(counter(before));
             pair.is_some_and(|(after, before)| after < before)
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Late ones of five seconds with so many prompts of 10,000 tokens, of a second each, that waited
+    /// so long in all.
+    fn late(prompts: f64, waited_s: f64) -> f64 {
+        let rates = Rates {
+            prompt: Some(2_000.0 * prompts).into(),
+            ttft_count: Some(0.2 * prompts).into(),
+            ttft_sum: Some(0.2 * (1.01 * prompts + waited_s)).into(),
+            ..Rates::default()
+        };
+        let slo = Slo { ttft_s: 2.0, tpot_s: 0.2 };
+        5.0 * rates.late(5.0, slo, Some([0.010, 0.000_1, 0.001, 0.0])).unwrap()
+    }
+
+    #[test]
+    fn a_long_prompt_is_late_after_twice_its_own_time() {
+        assert!(late(1.0, 1.0) < 1e-9);
+        assert!((late(1.0, 1.1) - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn of_a_few_one_waited_for_the_others_and_all_do_in_a_backlog() {
+        assert!(late(3.0, 1.0) < 1e-9);
+        assert!((late(3.0, 2.9) - 1.0).abs() < 1e-9);
+        assert!((late(3.0, 3.1) - 3.0).abs() < 1e-9);
+        assert!(late(0.0, 0.0) < 1e-9);
+    }
+
+    #[test]
+    fn without_a_price_nobody_is_known_to_be_late() {
+        let rates =
+            Rates { ttft_sum: Some(9.0).into(), ttft_count: Some(1.0).into(), ..Rates::default() };
+        assert_eq!(rates.late(5.0, Slo { ttft_s: 2.0, tpot_s: 0.2 }, None), None);
+    }
 }

@@ -360,6 +360,60 @@ fn where_the_engine_rests_a_row_is_ten_times_as_long_as_its_first_tokens_took() 
     assert!((rows(0.5) - 2.0).abs() < 0.01 && rows(1.1) < 0.01, "{} {}", rows(0.5), rows(1.1));
 }
 
+/// A request of 6,000 tokens and 101 back, between two samples at which the replica rests: of 20 ms a
+/// step, 0.1 ms a prompt token and 40 ms at a full cache of 400,000 tokens.
+fn alone(n: f64) -> [EngineSample; 2] {
+    let before = EngineSample {
+        kv_tokens: Some(400_000.0),
+        finished: Some(0.0),
+        ttft_sum_s: Some(0.0),
+        ttft_count: Some(0.0),
+        itl_sum_s: Some(0.0),
+        itl_count: Some(0.0),
+        ..sample(0, 0.0, 0.0, 0.0)
+    };
+    let after = EngineSample {
+        at: Moment(5_000),
+        finished: Some(n),
+        prompt_tokens: Some(6_000.0),
+        generated_tokens: Some(101.0),
+        steps: Some(103.0),
+        ttft_sum_s: Some(0.660_9),
+        ttft_count: Some(n),
+        itl_sum_s: Some(2.060_5),
+        itl_count: Some(100.0),
+        ..before
+    };
+    [before, after]
+}
+
+#[test]
+fn a_request_that_has_a_replica_to_itself_is_a_row_of_its_prompt_and_one_of_its_answer() {
+    let [before, after] = alone(1.0);
+    let [prompt, answer] = Interval::alone(&before, &after).unwrap();
+    assert_eq!((prompt.steps, prompt.prompt, prompt.generated), (3.0, 6_000.0, 1.0));
+    assert_eq!((answer.steps, answer.prompt, answer.generated), (100.0, 0.0, 100.0));
+    // Half of the prompt is there in the mean, then all of it and half of the answer.
+    assert!((prompt.kv - 3_000.0 / 400_000.0).abs() < 1e-12, "{}", prompt.kv);
+    assert!((answer.kv - 6_050.0 / 400_000.0).abs() < 1e-12, "{}", answer.kv);
+    // 3 · 20 ms + 600 ms + 3 · 40 ms · 0.0075, and 100 · (20 ms + 40 ms · 0.015125).
+    let costs = |row: &Interval| row.steps * (0.020 + 0.040 * row.kv) + row.prompt * 0.000_1;
+    assert!((costs(&prompt) / prompt.seconds - 1.0).abs() < 1e-3);
+    assert!((costs(&answer) / answer.seconds - 1.0).abs() < 1e-3);
+}
+
+#[test]
+fn two_requests_or_one_that_is_not_over_had_no_replica_to_themselves() {
+    let [before, after] = alone(2.0);
+    assert_eq!(Interval::alone(&before, &after), None);
+    let [before, after] = alone(1.0);
+    assert_eq!(Interval::alone(&before, &EngineSample { running: Some(1.0), ..after }), None);
+    let begun = EngineSample { waiting: Some(1.0), ..before };
+    assert_eq!(Interval::alone(&begun, &after), None);
+    assert_eq!(Interval::alone(&before, &EngineSample { ttft_sum_s: None, ..after }), None);
+    assert_eq!(Interval::alone(&before, &EngineSample { kv_tokens: None, ..after }), None);
+}
+
 #[test]
 fn a_night_of_latched_gauges_is_no_row() {
     let mut bench = Bench::new(1);
