@@ -94,10 +94,10 @@
 //! - Rule 5 corrects what a pool keeps free for waiting, which falls with the root of its size, and
 //!   not the capacity: latency says how much waits, and nothing of the cliff behind it. What an empty
 //!   replica takes for the prompt itself is no wait. Capacity goes only where steady replicas are seen
-//!   to be late all the same (short answers caught in the steps of other people's prompts, long prompts
-//!   behind each other), down to 0.85 and comes back slowly. Prompts that take more than a sixth of
-//!   what they may take have a range of their own, down to 0.5: two ahead are too many on any replica,
-//!   however many there are, so that a fleet of them is full at a third of its capacity.
+//!   to be late all the same (short answers caught in the steps of other people's prompts), down to
+//!   0.85, and comes back slowly. Prompts that take more than a sixth of what they may take and come late
+//!   behind each other widen the margin instead, to up to three times the plan's: a small fleet of them
+//!   is full at a third of its capacity, a large one is not.
 //! - A row of the cost model is as long as ten mean prompts, a minute at most: engines count a prompt
 //!   whole when its last piece is computed, and the one that a sample cuts in two is noise that takes
 //!   from its own price. Where the engine rests sooner, ten times what first tokens took is enough.

@@ -18,12 +18,15 @@ const CALM: f64 = 0.25;
 /// Capacity that is planned with at least (DESIGN: ±15 %; upwards lies the cliff).
 const KEPT_MIN: f64 = 0.85;
 /// Of its slack, what a mean prompt takes from which prompts are long: five of them in a row are late.
-/// Then a few at once fill the slack of any number of replicas, each on its own, and what the balancer
-/// sees of them is how many answers run. With prompts of 12,000 tokens 1 % is late at 0.3 to 0.45 of
-/// the capacity on 4 to 8 replicas, so the bound is as much lower.
+/// There it is the margin that grows, by up to so many of what the plan has for waits: of prompts of
+/// 12,000 tokens 1 % is late at 0.3 of the capacity on 8 replicas, and at 0.6 on 20.
 const LONG: f64 = 0.2;
-const KEPT_MIN_LONG: f64 = 0.5;
-/// What is taken in an hour for each further [`ACCEPTED`] that is late, three of them at most, and
+const MARGIN_MOST: f64 = 2.0;
+/// What is accepted there: a few more than there are look late.
+const ACCEPTED_LONG: f64 = 0.004;
+/// So many margins in the time of one capacity.
+const MARGINS: f64 = 4.0;
+/// What is taken in an hour for each further share that is accepted and late, three of them at most, and
 /// given back in an hour that is calm: so little that a night does not forget the day.
 const TAKEN_PER_S: f64 = 0.15 / 3_600.0;
 const GIVEN_PER_S: f64 = 0.01 / 3_600.0;
@@ -39,17 +42,18 @@ const MOST_AT_ONCE: f64 = 10.0;
 /// Shortest sample whose pace is one.
 const SAMPLE_S: f64 = 4.0;
 
-/// How much of the capacity is planned with.
+/// How much of the capacity is planned with, and how much more of a pool is kept free.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Late {
     kept: f64,
     share: f64,
+    margin: f64,
 }
 
 impl Default for Late {
     fn default() -> Self {
-        Late { kept: 1.0, share: 0.0 }
+        Late { kept: 1.0, share: 0.0, margin: 0.0 }
     }
 }
 
@@ -57,6 +61,11 @@ impl Late {
     /// Factor on the capacity.
     pub(super) fn kept(&self) -> f64 {
         self.kept
+    }
+
+    /// What long prompts need of a pool beyond the planned margin, as a share of that.
+    pub(super) fn margin(&self) -> f64 {
+        self.margin
     }
 
     /// Learns from one tick of steady replicas without a backlog.
@@ -90,12 +99,19 @@ impl Late {
         }
         let late = slow.unwrap_or(0.0) + waits.unwrap_or(0.0);
         self.share += weight_s / (weight_s + MEMORY_S) * (late - self.share);
-        let excess = self.share / ACCEPTED - 1.0;
-        if excess > 0.0 {
-            self.kept -= TAKEN_PER_S * step_s * excess.min(MOST_EXCESS);
-        } else if self.share < CALM * ACCEPTED {
-            self.kept += GIVEN_PER_S * step_s;
+        let accepted = if is_long { ACCEPTED_LONG } else { ACCEPTED };
+        let excess = self.share / accepted - 1.0;
+        let taken = if excess > 0.0 {
+            TAKEN_PER_S * step_s * excess.min(MOST_EXCESS)
+        } else if self.share < CALM * accepted {
+            -GIVEN_PER_S * step_s
+        } else {
+            0.0
+        };
+        if is_long {
+            self.margin = (self.margin + MARGINS * taken).clamp(0.0, MARGIN_MOST);
+        } else {
+            self.kept = (self.kept - taken).clamp(KEPT_MIN, 1.0);
         }
-        self.kept = self.kept.clamp(if is_long { KEPT_MIN_LONG } else { KEPT_MIN }, 1.0);
     }
 }

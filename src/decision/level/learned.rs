@@ -74,7 +74,7 @@ pub(in crate::decision) struct Figures {
     pub(in crate::decision) growth: f64,
     /// The hold that a rehearsal found best.
     pub(in crate::decision) hold_ms: Option<u64>,
-    /// What observed waiting makes of a pool's margin, as a factor.
+    /// What observed waiting and lateness make of a pool's margin, as a factor.
     pub(in crate::decision) margin: f64,
     /// Share of the capacity that is lost to lateness seen.
     pub(in crate::decision) lost: f64,
@@ -183,7 +183,7 @@ impl Learned {
             reach: cost.reach(),
             growth: self.headroom.growth(self.rehearsal.quantile()),
             hold_ms: self.rehearsal.hold_ms(),
-            margin: self.feedback.correction(),
+            margin: self.feedback.correction() + self.late.margin(),
             lost: 1.0 - self.late.kept(),
             healthiest: self.healthiest,
             healthy: self.healthy,

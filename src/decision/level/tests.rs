@@ -403,11 +403,12 @@ fn long_prompts(n: u32, work: f64, late: f64, ttft_s: f64) -> (Late, pool::Feedb
     (late, feedback)
 }
 
-/// Planned at 0.6 of the capacity and less, they are late as soon as two are ahead.
 #[test]
-fn long_prompts_that_are_seen_to_be_late_take_up_to_half_of_the_capacity() {
-    close(long_prompts(4, 1.6, 0.02, 1.2).0.kept(), 0.5);
-    close(long_prompts(4, 1.6, 0.002, 1.2).0.kept(), 1.0);
+fn long_prompts_that_are_seen_to_be_late_widen_the_margin_and_keep_the_capacity() {
+    let late = long_prompts(4, 1.6, 0.02, 1.2).0;
+    close(late.margin(), 2.0);
+    close(late.kept(), 1.0);
+    close(long_prompts(4, 1.6, 0.003, 1.2).0.margin(), 0.0);
 }
 
 #[test]

@@ -122,8 +122,9 @@ impl Rates {
     /// First tokens per second that came too late, of those of `elapsed_s`: after the target, and after
     /// twice what their prompts take alone. `None` before those have a price.
     ///
-    /// A replica ends few long prompts between two samples. What they waited in all is taken for the
-    /// wait of one, for who comes to an empty replica waits for nobody; beyond that they are all late.
+    /// A replica ends few long prompts between two samples, and who comes to an empty one waits for
+    /// nobody: one is late where of what they waited in all more falls on it than nobody is late by,
+    /// taken halfway between all of it and its share, and all are late where they are in the mean.
     pub(super) fn late(&self, elapsed_s: f64, slo: Slo, costs: Option<[f64; 4]>) -> Option<f64> {
         let [step_s, prompt_s, ..] = costs?;
         let (sum_s, count) = (self.ttft_sum.get()? * elapsed_s, self.ttft_count.get()? * elapsed_s);
@@ -132,7 +133,7 @@ impl Rates {
         let slack_s = (slo.ttft_s - own_each_s).max(own_each_s);
         let late = if waited_s > slack_s * count {
             count
-        } else if waited_s > slack_s {
+        } else if waited_s > slack_s * f64::midpoint(1.0, count) {
             1.0
         } else {
             0.0
@@ -210,8 +211,8 @@ mod tests {
 
     #[test]
     fn of_a_few_one_waited_for_the_others_and_all_do_in_a_backlog() {
-        assert!(late(3.0, 1.0) < 1e-9);
-        assert!((late(3.0, 2.9) - 1.0).abs() < 1e-9);
+        assert!(late(3.0, 1.9) < 1e-9);
+        assert!((late(3.0, 2.1) - 1.0).abs() < 1e-9);
         assert!((late(3.0, 3.1) - 3.0).abs() < 1e-9);
         assert!(late(0.0, 0.0) < 1e-9);
     }
