@@ -84,7 +84,7 @@ impl Source {
                     collected.add(&arrival?)?;
                 }
                 // A fleet that nobody needs at the end costs what it costs there too.
-                trace.span_s().unwrap_or(((collected.last_s + 0.1) / BIN_S).ceil() * BIN_S)
+                trace.span_s().unwrap_or_else(|| ((collected.last_s + 0.1) / BIN_S).ceil() * BIN_S)
             }
             Origin::Process { process, runs } => {
                 for arrival in process.arrivals(*runs, self.scale, seed)? {
