@@ -19,6 +19,8 @@ EXPECTED = [
      "the stream to a scaler that was killed"),
     (r"the object has been modified; please apply your changes to the latest version", "always",
      "two of KEDA's own writers; it tries again"),
+    (r"odd number of arguments passed as key-value pairs|^filename no certs appended", "always",
+     "KEDA takes each file beside its own certificate for one, the key too"),
     (r"unable to get hpa|horizontalpodautoscalers?.* not found", "disturbed", "KEDA makes it when it starts"),
 ]
 
