@@ -1,4 +1,5 @@
-"""What KEDA complains of, in its log and in the ScaledObject's events, and what of it is to be expected.
+"""What KEDA and the scaler complain of, in KEDA's log and in the ScaledObject's events, and what of it is to be
+expected.
 
 Judges texts and times only; reads nothing itself.
 """
@@ -21,14 +22,17 @@ EXPECTED = [
      "two of KEDA's own writers; it tries again"),
     (r"odd number of arguments passed as key-value pairs|^filename no certs appended", "always",
      "KEDA takes each file beside its own certificate for one, the key too"),
+    (r"no pooled connection for scaler address", "disturbed", "KEDA has given the killed scaler's connection up"),
+    (r"^Degraded: |^ExternalLoss: ", "faulted",
+     "the scaler's own words for engines or a Prometheus that were hung or killed"),
     (r"unable to get hpa|horizontalpodautoscalers?.* not found", "disturbed", "KEDA makes it when it starts"),
 ]
 
 
-def reason(text, disturbed):
-    """Why a complaint is expected; None where it is not."""
+def reason(text, standing):
+    """Why a complaint is expected, with what stands just then (`disturbed`, `faulted`); None where it is not."""
     for pattern, when, why in EXPECTED:
-        if (when == "always" or disturbed) and re.search(pattern, text):
+        if (when == "always" or when in standing) and re.search(pattern, text):
             return why
     return None
 
@@ -63,7 +67,7 @@ def seconds(stamp):
 
 
 class Disturbances:
-    """When the scaler or KEDA was being killed: from then until it has had time to find its feet."""
+    """When something was being killed or hung: from then until all have had time to find their feet."""
 
     SETTLED_S = 45  # KEDA's backoff and its first poll after a start
 

@@ -22,9 +22,9 @@ class Complaints(unittest.TestCase):
         self.assertIsNone(complaints.complaint("github.com/kedacore/keda/v2/pkg/scaling.(*scaleHandler).x"))
 
     def test_what_a_kill_explains_is_expected_then_and_at_no_other_time(self):
-        self.assertIn("KEDA's own", complaints.reason("got empty metric spec", disturbed=True))
-        self.assertIsNone(complaints.reason("got empty metric spec", disturbed=False))
-        self.assertIsNone(complaints.reason("metric value is negative", disturbed=True))
+        self.assertIn("KEDA's own", complaints.reason("got empty metric spec", {"disturbed"}))
+        self.assertIsNone(complaints.reason("got empty metric spec", {"faulted"}))
+        self.assertIsNone(complaints.reason("metric value is negative", {"disturbed", "faulted"}))
         spans = complaints.Disturbances()
         self.assertFalse(spans.cover(100))
         spans.begin(100)
