@@ -93,7 +93,8 @@ fn captured(name: &str) -> Option<String> {
             let line = format!("skipped: {} cannot be read ({error})", path.display());
             assert!(!is_given(), "{line}");
             // Not `eprintln`, which a passing test is not heard by.
-            writeln!(std::io::stderr(), "{line}").unwrap();
+            let mut heard = std::io::stderr();
+            writeln!(heard, "{line}").unwrap();
             None
         }
     }
@@ -477,7 +478,7 @@ fn check_part_of(own: &str, dialect: &Dialect, labels: &[&str]) {
         let is_labelled = |series: &String| {
             let named = |label: &&str| series.contains(&format!("{label}=\""));
             let own = ["le", "mode"].iter().filter(|label| named(label)).count();
-            labels.iter().all(|label| named(&label))
+            labels.iter().all(|label| named(label))
                 && series.matches("=\"").count() == labels.len() + own
         };
         match labels {

@@ -5,7 +5,6 @@
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
-    clippy::print_stdout,
     reason = "helpers of tests are not inside of test functions, where these are allowed"
 )]
 

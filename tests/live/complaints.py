@@ -22,6 +22,8 @@ EXPECTED = [
      "two of KEDA's own writers; it tries again"),
     (r"odd number of arguments passed as key-value pairs|^filename no certs appended", "always",
      "KEDA takes each file beside its own certificate for one, the key too"),
+    (r"^error running StreamIsActive .*context canceled", "always",
+     "KEDA itself ends the stream of a ScaledObject that is edited"),
     (r"no pooled connection for scaler address", "disturbed", "KEDA has given the killed scaler's connection up"),
     (r"^Degraded: |^ExternalLoss: ", "faulted",
      "the scaler's own words for engines or a Prometheus that were hung or killed"),

@@ -350,8 +350,11 @@ def through_prometheus(lab):
         raise Skipped("no prometheus on the PATH")
     lab.one_idle()
     lab.start_prometheus()
+    # A source that has not been read yet is degraded.
+    lab.faults.begin(time.time())
     lab.apply(json.dumps(scaled_object("prometheus")))
     lab.watch(at_the_end, 45)
+    lab.faults.end(time.time())
     lab.load.start(24, 200)
     ok = lab.watch(lambda s: s["spec"] == 2 and s["ready"] == 2, 900)
     lab.say("up through Prometheus" if ok else "not up through Prometheus")
