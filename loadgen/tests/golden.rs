@@ -478,8 +478,7 @@ fn check_part_of(own: &str, dialect: &Dialect, labels: &[&str]) {
         let is_labelled = |series: &String| {
             let named = |label: &&str| series.contains(&format!("{label}=\""));
             let own = ["le", "mode"].iter().filter(|label| named(label)).count();
-            labels.iter().all(|label| named(label))
-                && series.matches("=\"").count() == labels.len() + own
+            labels.iter().all(named) && series.matches("=\"").count() == labels.len() + own
         };
         match labels {
             [] => {
