@@ -18,8 +18,9 @@ pub(super) const RECENT_MS: u64 = 15_000;
 const SLOT_MS: u64 = 5_000;
 const FLOWS: usize = 12;
 
-/// The slots of the last minute, oldest first: at most thirteen of five seconds. Each begins where the
-/// one before it ends.
+/// The slots of the last minute, oldest first, each of up to five seconds: thirteen at ticks of five
+/// seconds, twice as many at most where two shorter ticks just do not fit into one. Each begins where
+/// the one before it ends.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Vec<Saved>", into = "Vec<Saved>")]
 pub(super) struct Window {
