@@ -24,8 +24,8 @@ const LONG: f64 = 0.2;
 const MARGIN_MOST: f64 = 2.0;
 /// What is accepted there: a few more than there are look late.
 const ACCEPTED_LONG: f64 = 0.004;
-/// So many margins in the time of one capacity.
-const MARGINS: f64 = 4.0;
+/// The margin moves so many times as fast as the capacity does, for it has further to go.
+const MARGIN_PACE: f64 = 4.0;
 /// What is taken in an hour for each further share that is accepted and late, three of them at most, and
 /// given back in an hour that is calm: so little that a night does not forget the day.
 const TAKEN_PER_S: f64 = 0.15 / 3_600.0;
@@ -109,7 +109,7 @@ impl Late {
             0.0
         };
         if is_long {
-            self.margin = (self.margin + MARGINS * taken).clamp(0.0, MARGIN_MOST);
+            self.margin = (self.margin + MARGIN_PACE * taken).clamp(0.0, MARGIN_MOST);
         } else {
             self.kept = (self.kept - taken).clamp(KEPT_MIN, 1.0);
         }

@@ -44,7 +44,7 @@ async fn patiently(what: &str, is: impl Fn() -> bool) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "a measurement of a minute"]
+#[ignore = "a measurement; a debug build has not saved all at its end"]
 async fn ten_thousand_workloads_are_handed_over_whole() {
     let store = Store::start().await;
     let all_decided = |replica: &Replica| {
