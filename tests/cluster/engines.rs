@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams};
@@ -30,6 +30,8 @@ pub(crate) const PROFILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clu
 pub(crate) const TARGETS: &str = "targets.json";
 /// How often the pods are looked at.
 const INTERVAL: Duration = Duration::from_millis(300);
+/// How long the engines may take to follow the pods.
+const SETTLED_WITHIN: Duration = Duration::from_secs(30);
 
 /// The engines of a namespace; they end with the value.
 #[derive(Debug)]
@@ -91,11 +93,22 @@ impl Engines {
         Engines { running, watcher }
     }
 
-    /// Where the engines are, by the names of their pods.
-    pub(crate) fn addresses(&self) -> BTreeMap<String, SocketAddr> {
-        let running = lock(&self.running);
-        let serving = running.serving.iter();
-        serving.map(|(pod, (address, _))| (pod.clone(), *address)).collect()
+    /// Where so many engines are, by the names of their pods: an engine starts a moment after its pod is
+    /// Ready, and ends a moment after it is gone.
+    pub(crate) async fn addresses(&self, count: u32) -> BTreeMap<String, SocketAddr> {
+        let end = Instant::now() + SETTLED_WITHIN;
+        loop {
+            let addresses: BTreeMap<String, SocketAddr> = {
+                let running = lock(&self.running);
+                let serving = running.serving.iter();
+                serving.map(|(pod, (address, _))| (pod.clone(), *address)).collect()
+            };
+            if addresses.len() == count as usize {
+                return addresses;
+            }
+            assert!(Instant::now() < end, "{count} engines; now {addresses:?}");
+            tokio::time::sleep(INTERVAL).await;
+        }
     }
 
     /// Sends a signal such as `STOP` to every engine.

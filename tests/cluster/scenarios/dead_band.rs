@@ -34,7 +34,7 @@ pub(crate) async fn past(scene: &mut Scene) {
         assert!(said.contains("ignore"), "the snapshot says what the HPA does: {said:?}");
         scene.scale_with(&floor(from));
         scene.until("as many as before", 30, |now| now.want == Some(from)).await;
-        let busy = scene.engines.addresses().into_values().next().unwrap();
+        let busy = scene.engines.addresses(from).await.into_values().next().unwrap();
         let pinned = Pinned::at(busy, REQUESTS, TOKENS);
         scene.timeline.say(&format!("{REQUESTS} long requests at one engine"));
         scene.until("more is wanted", 30, |now| now.want > Some(from)).await;
