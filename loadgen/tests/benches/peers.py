@@ -6,7 +6,7 @@
 
 With --sweep it looks for the highest rate that each tool reaches within 1 % of what it was asked for (equal gaps,
 so that chance has no part in it), doubled until it fails and then narrowed down to a tenth, and sets it beside the best
-other's. From some 16 tokens on the engine's writes, one a token, take more than half of two cores.
+other's. From some 16 tokens on the engine, which writes each token, takes more than half of two cores.
 
 Each tool sends the same load (Poisson, chat, streamed answers of --output-tokens) to the same `loadgen
 engine`, one after the other. What it reached is counted at the engine, so that no tool is taken at
