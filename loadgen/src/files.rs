@@ -4,8 +4,8 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _};
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{OFlags, fcntl_setfl};
 
@@ -76,6 +76,26 @@ pub fn check_writable(path: &Path) -> io::Result<()> {
     OpenOptions::new().append(true).create(true).open(path).map(drop)
 }
 
+/// Whether two names are those of one file, whether or not it is there. A device or a pipe, such as
+/// `/dev/null`, is none: what goes in there does not take another's place.
+#[must_use]
+pub fn are_same(one: &Path, other: &Path) -> bool {
+    match (std::fs::metadata(one), std::fs::metadata(other)) {
+        (Ok(one), Ok(other)) => {
+            one.is_file() && (one.dev(), one.ino()) == (other.dev(), other.ino())
+        }
+        (Err(_), Err(_)) => place(one).is_some_and(|one| Some(one) == place(other)),
+        (Ok(_), Err(_)) | (Err(_), Ok(_)) => false,
+    }
+}
+
+/// Where a file would be that is not there.
+fn place(path: &Path) -> Option<PathBuf> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or_else(|| Path::new(".")).canonicalize().ok()?;
+    Some(folder.join(path.file_name()?))
+}
+
 /// Reads what comes, up to `max_bytes`.
 ///
 /// # Errors
@@ -135,6 +155,30 @@ mod tests {
         assert_eq!(fault(&file, 9), "it is no text in UTF-8 from byte 3 on: expected text");
         let missing = read(&dir.path().join("none"), 9).unwrap_err();
         assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_file_is_the_same_by_every_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        std::fs::write(path("a"), "x").unwrap();
+        std::fs::write(path("b"), "x").unwrap();
+        std::fs::hard_link(path("a"), path("hard")).unwrap();
+        std::os::unix::fs::symlink(path("a"), path("soft")).unwrap();
+        for (one, other, expected) in [
+            ("a", "a", true),
+            ("a", "../a", false),
+            ("a", "hard", true),
+            ("soft", "hard", true),
+            ("a", "b", false),
+            ("a", "new", false),
+            ("new", "./new", true),
+            ("new", "newer", false),
+            ("no/new", "no/other", false),
+        ] {
+            assert_eq!(are_same(&path(one), &path(other)), expected, "{one} {other}");
+        }
+        assert!(!are_same(Path::new("/dev/null"), Path::new("/dev/null")));
     }
 
     #[test]

@@ -13,7 +13,7 @@
 //!
 //! Names are compared without case; other columns, empty lines and lines with `#` in front are
 //! skipped. Fields may be quoted, but hold no comma. A length of 0, as failed requests have it,
-//! counts as 1.
+//! counts as 1. A time later than 213 days is an error ([`MOST_S`]).
 //!
 //! ```
 //! use loadgen::traces::{Curve, Lengths, Process, generate};
@@ -47,6 +47,9 @@ pub use process::{Bursts, Process, ProcessError};
 
 /// The tokens of a segment whose hash a `mooncake` trace carries (Mooncake, FAST'25).
 pub const MOONCAKE_SEGMENT_TOKENS: u32 = 512;
+/// The latest time that a row may have, in seconds: 213 days, where the simulation's clock ends
+/// ([`crate::engine::Time`]). Published traces last four months at most (BurstGPT).
+pub const MOST_S: f64 = 213.0 * 86_400.0;
 
 /// The form of a trace file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

@@ -6,7 +6,10 @@ use std::collections::HashSet;
 
 use anyhow::{bail, ensure};
 
+use super::settle::MOST_RUN_S;
 use super::{Args, ClassSpec, Requirement};
+use crate::files;
+use crate::traces::{Format, Size};
 
 /// Longest time that a flag takes, in seconds: a day.
 const DAY_S: f64 = 86_400.0;
@@ -19,7 +22,7 @@ impl Args {
     /// The first value that makes no sense, with what was expected.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         let times = [
-            ("duration", self.duration, LEAST_S..=30.0 * DAY_S, "1ms to 30d"),
+            ("duration", self.duration, LEAST_S..=MOST_RUN_S, "1ms to 30d"),
             ("slo-ttft", Some(self.slo_ttft), LEAST_S..=DAY_S, "1ms to 1d"),
             ("slo-tpot", Some(self.slo_tpot), LEAST_S..=DAY_S, "1ms to 1d"),
             ("slo-e2e", self.slo_e2e, LEAST_S..=DAY_S, "1ms to 1d"),
@@ -66,11 +69,58 @@ impl Args {
             "a share within the SLO means nothing with --plain, which shows no first token: \
              expected --slo-e2e beside it"
         );
+        self.check_times()?;
+        self.check_files()?;
         let is_tls = |url: &String| url.starts_with("https:");
         ensure!(
             self.tls_ca.is_none() || self.url.iter().chain(&self.replicas_url).any(is_tls),
             "--tls-ca is of no use: expected an https URL beside it"
         );
+        Ok(())
+    }
+
+    /// Whether every time that is bounded will be seen.
+    fn check_times(&self) -> anyhow::Result<()> {
+        let (one, is_told) =
+            (Some(Size::fixed(1)), self.trace_format.is_some_and(Format::has_lengths));
+        let all_one = match self.class.as_slice() {
+            [] => self.output_tokens == one,
+            classes => classes.iter().all(|class| class.output.or(self.output_tokens) == one),
+        };
+        let (n_pieces, what) = match (self.plain, all_one && !is_told) {
+            (true, _) => (0, "--plain, whose answers show no first token and no time per token"),
+            (false, true) => (1, "answers of one token, which show no time per token"),
+            (false, false) => return Ok(()),
+        };
+        match self.require.iter().find(|required| required.least_pieces() > n_pieces) {
+            Some(required) => {
+                bail!("--require {required} cannot hold with {what}: expected a bound on e2e, say")
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// What is written is neither written twice nor what is read.
+    fn check_files(&self) -> anyhow::Result<()> {
+        let written = [("requests", &self.requests), ("output", &self.output)];
+        let read = [
+            ("trace", &self.trace),
+            ("lengths", &self.lengths),
+            ("prompts", &self.prompts),
+            ("api-key-file", &self.api_key_file),
+            ("tls-ca", &self.tls_ca),
+        ];
+        for (n, (flag, path)) in (1..).zip(written) {
+            for (other, named) in written.into_iter().skip(n).chain(read) {
+                if let (Some(path), Some(named)) = (path, named) {
+                    ensure!(
+                        !files::are_same(path, named),
+                        "--{flag} and --{other} both name {}: expected a file for each",
+                        path.display()
+                    );
+                }
+            }
+        }
         Ok(())
     }
 

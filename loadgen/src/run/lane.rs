@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -69,6 +69,8 @@ const AHEAD_EACH: Duration = Duration::from_millis(1);
 pub(super) struct Shared {
     pub(super) plan: Arc<Plan>,
     pub(super) start: Instant,
+    /// Whether a thread or a task of one has died: what is measured then lacks what it held.
+    has_died: AtomicBool,
     /// Connections that are opened before.
     n_ahead: usize,
     /// What all requests to a target have in common: chats, and plain completions.
@@ -109,12 +111,29 @@ impl Shared {
             routes.collect::<Result<Vec<_>, http::Error>>()
         };
         let (chats, completions) = (routes("/v1/chat/completions")?, routes("/v1/completions")?);
-        Ok(Shared { plan, start, n_ahead, chats, completions })
+        let has_died = AtomicBool::new(false);
+        Ok(Shared { plan, start, has_died, n_ahead, chats, completions })
     }
 
     /// Seconds since the start of the run.
     pub(super) fn now_s(&self) -> f64 {
         self.start.elapsed().as_secs_f64()
+    }
+
+    /// Whether any of it has died so far.
+    pub(super) fn has_died(&self) -> bool {
+        self.has_died.load(Ordering::Relaxed)
+    }
+}
+
+/// Tells when what holds it dies of a panic: a runtime hides that of a task, and nobody asks a thread.
+struct Alarm<'a>(&'a Shared);
+
+impl Drop for Alarm<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.has_died.store(true, Ordering::Relaxed);
+        }
     }
 }
 
@@ -203,6 +222,7 @@ impl Lane {
         mut stop: watch::Receiver<bool>,
         pacing: mpsc::Sender<()>,
     ) {
+        let _alarm = Alarm(&self.shared);
         let work = async {
             self.open_ahead().await;
             self.pace(share).await;
@@ -347,6 +367,7 @@ impl Lane {
     }
 
     async fn work(self: Arc<Lane>, first: Job, slot: OwnedSemaphorePermit) {
+        let _alarm = Alarm(&self.shared);
         let mut limit = Box::pin(tokio::time::sleep(self.plan().timeout));
         let mut slot = Some(slot);
         let mut next = Some(first);

@@ -33,6 +33,11 @@ pub enum Error {
     /// No thread to be had.
     #[error("cannot start a thread")]
     Thread(#[source] io::Error),
+    /// A thread that sends, or a request on it, has died of a fault of this program's.
+    #[error(
+        "a sending thread died, and with it what it had measured: a fault of loadgen's, told above"
+    )]
+    Died,
     /// An address with a path that is none.
     #[error("a URL has a path that cannot be asked for")]
     Path(#[source] http::Error),
@@ -110,8 +115,8 @@ impl Outcome {
 ///
 /// # Errors
 ///
-/// When a trace cannot be opened or no thread started. What fails after the start is in the
-/// outcome.
+/// When a trace cannot be opened, no thread started, or one died. What else fails after the start
+/// is in the outcome.
 pub async fn measure(
     plan: &Arc<Plan>,
     mut interrupt: watch::Receiver<bool>,
@@ -161,8 +166,16 @@ pub async fn measure(
                 is_interrupted = true;
                 stop.send_replace(true);
             }
-            _ = ticks.tick() => progress(so_far(&shared, &lanes)),
+            _ = ticks.tick() => {
+                progress(so_far(&shared, &lanes));
+                if shared.has_died() {
+                    stop.send_replace(true);
+                }
+            }
         }
+    }
+    if shared.has_died() {
+        return Err(Error::Died);
     }
     progress(so_far(&shared, &lanes));
     let elapsed_s = shared.now_s();
@@ -272,4 +285,23 @@ fn so_far(shared: &Shared, lanes: &[Arc<Lane>]) -> Progress {
 fn cpu_s() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::tests::plan;
+    use super::*;
+
+    /// Plans that nobody can settle stand for any fault: without a server the thread dies, and with
+    /// an endless time limit each request.
+    #[tokio::test]
+    async fn a_run_of_which_something_dies_is_no_measurement() {
+        let without_server = Plan { targets: Vec::new(), ..plan(1) };
+        let without_limit = Plan { timeout: Duration::MAX, ..plan(1) };
+        for plan in [without_server, without_limit] {
+            let (_interrupt, interrupted) = watch::channel(false);
+            let outcome = measure(&Arc::new(plan), interrupted, |_| {}).await;
+            assert!(matches!(outcome, Err(Error::Died)), "{outcome:?}");
+        }
+    }
 }

@@ -355,7 +355,7 @@ pub struct ClassError {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::prompt::Alphabet;
     use super::super::target::Tls;
     use super::*;
@@ -373,7 +373,7 @@ mod tests {
         Class { name: name.to_owned(), weight, form, lengths, slo }
     }
 
-    fn plan(seed: u64) -> Plan {
+    pub(in crate::run) fn plan(seed: u64) -> Plan {
         Plan {
             targets: vec![Target::parse("http://localhost:1", &Tls::default()).unwrap()],
             classes: vec![

@@ -16,6 +16,7 @@ use super::slo::Slo;
 use super::target::{Page, Target, Tls};
 use super::users::Users;
 use super::{Args, Endpoint, KNEE_STEP_S, Key, more, replicas};
+use crate::duration;
 use crate::files::{self, MAX_KEY_BYTES};
 use crate::traces::{self, Lengths, Size};
 
@@ -25,6 +26,8 @@ const RUN_S: f64 = 60.0;
 const INPUT_TOKENS: u32 = 500;
 const OUTPUT_TOKENS: u32 = 150;
 const BIN_S: f64 = 10.0;
+/// The longest run, in seconds: as much as `--duration` takes.
+pub(super) const MOST_RUN_S: f64 = 30.0 * 86_400.0;
 /// Files that are not connections: the program's own, and those of its runtimes.
 const OTHER_FILES: u64 = 64;
 /// The most connections unless told otherwise; the machine's limit of files may be lower.
@@ -205,9 +208,19 @@ impl Args {
             return Ok(());
         }
         let is_trace = self.trace.is_some();
+        let check_end = |end_s: f64| {
+            ensure!(
+                self.print_schedule || end_s <= MOST_RUN_S,
+                "the run would last for {} and more: expected --duration of at most 30d beside it",
+                duration::format_millis(Duration::from_secs_f64(end_s).as_secs() * 1_000)
+            );
+            Ok(())
+        };
+        check_end(plan.span_s().unwrap_or(0.0))?;
         let mut is_empty = true;
         for (n, planned) in (1..).zip(plan.schedule()?) {
             let due_s = planned?.due_s;
+            check_end(due_s)?;
             is_empty &= !plan.counts(due_s);
             if n % SHOWN_EACH == 0 {
                 display.reading(n, plan.span_s().map(|span_s| due_s / span_s));

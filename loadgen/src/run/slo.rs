@@ -111,6 +111,19 @@ impl Requirement {
         self.bound == Bound::Valid
     }
 
+    /// How many pieces of a stream show the time that it bounds: with fewer it cannot hold.
+    #[must_use]
+    pub fn least_pieces(&self) -> u32 {
+        match self.bound {
+            Bound::Time { metric: Metric::Ttft, .. } => 1,
+            Bound::Time { metric: Metric::Tpot | Metric::Itl, .. } => 2,
+            Bound::Time { metric: Metric::E2e | Metric::ScheduleLag, .. }
+            | Bound::Attainment(_)
+            | Bound::Errors(_)
+            | Bound::Valid => 0,
+        }
+    }
+
     /// The share of good requests, if that is what is asked.
     #[must_use]
     pub fn attainment(&self) -> Option<f64> {

@@ -10,7 +10,7 @@ use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::SeedableRng as _;
 
 use super::lines::{Column, Table};
-use super::{Arrival, Error, Lengths, Options};
+use super::{Arrival, Error, Lengths, MOST_S, Options};
 
 static COLUMNS: [Column; 1] =
     [Column { name: "count", aliases: &["requests", "n_requests"], required: true }];
@@ -61,6 +61,12 @@ impl Counts {
                 return Ok(None);
             }
             self.n_bins += 1;
+            if self.span_s() > MOST_S {
+                let row = self.table.row();
+                let expected =
+                    "no row whose bin ends later than 213 days; is the bin's width right?";
+                return Err(self.table.fault(&row, 0, expected));
+            }
             self.position = 0.0;
             self.left = self.count()?;
         }

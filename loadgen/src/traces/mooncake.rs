@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use super::lines::Lines;
-use super::{Arrival, Error, MOONCAKE_SEGMENT_TOKENS};
+use super::{Arrival, Error, MOONCAKE_SEGMENT_TOKENS, MOST_S};
 use crate::engine::Prefix;
 
 /// The rows of a file.
@@ -46,6 +46,10 @@ impl Mooncake {
         })?;
         if !(self.last_ms..f64::INFINITY).contains(&row.timestamp) {
             let expected = "milliseconds, not before the line above; sort the file by time";
+            return Err(lines.fault("timestamp", &row.timestamp.to_string(), expected));
+        }
+        if row.timestamp > MOST_S * 1e3 {
+            let expected = "milliseconds, at most 213 days";
             return Err(lines.fault("timestamp", &row.timestamp.to_string(), expected));
         }
         self.last_ms = row.timestamp;

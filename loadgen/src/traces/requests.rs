@@ -7,7 +7,7 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
 use super::lines::{Column, Table};
-use super::{Arrival, Error, Format, Length};
+use super::{Arrival, Error, Format, Length, MOST_S};
 
 const TIME: usize = 0;
 const INPUT: usize = 1;
@@ -84,6 +84,9 @@ impl Requests {
             }
             Clock::Seconds => table.number(&row, TIME)?,
         };
+        if t_s > MOST_S {
+            return Err(table.fault(&row, TIME, "at most 213 days after the start of the trace"));
+        }
         if t_s < self.last_s {
             let expected = "no time before that of the row above; sort the file by time";
             return Err(table.fault(&row, TIME, expected));

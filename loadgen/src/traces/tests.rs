@@ -158,6 +158,28 @@ fn what_is_wrong_is_named_with_its_place() {
             "FILE, line 2: `input_tokens` is \"5000000000\": expected a whole number of tokens",
         ),
         (
+            Format::Csv,
+            "t_s,input_tokens,output_tokens\n0,5,5\n1e99,5,5\n",
+            "FILE, line 3: `t_s` is \"1e99\": expected at most 213 days after the start of the trace",
+        ),
+        (
+            Format::Burstgpt,
+            "Timestamp,Request tokens,Response tokens\n7,5,5\n1e300,5,5\n",
+            "FILE, line 3: `Timestamp` is \"1e300\": expected at most 213 days after the start of the \
+             trace",
+        ),
+        (
+            Format::Azure,
+            "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,5,5\n9023-11-16 18:15:46,5,5\n",
+            "FILE, line 3: `TIMESTAMP` is \"9023-11-16 18:15:46\": expected at most 213 days after the \
+             start of the trace",
+        ),
+        (
+            Format::Mooncake,
+            "{\"timestamp\":2e10,\"input_length\":5,\"output_length\":5}\n",
+            "FILE, line 1: `timestamp` is \"20000000000\": expected milliseconds, at most 213 days",
+        ),
+        (
             Format::Azure,
             "TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,1,2\n",
             "FILE, line 2: `TIMESTAMP` is \"yesterday\": expected a date and time such as \
@@ -180,6 +202,15 @@ fn what_is_wrong_is_named_with_its_place() {
     assert!(error(Format::Csv, &"x".repeat(2 << 20)).contains("line 1: longer than 1048576 bytes"));
     let missing = read(Path::new("no/such/file.csv"), Format::Csv, &Options::default());
     assert_eq!(missing.unwrap_err().to_string(), "cannot open no/such/file.csv");
+}
+
+#[test]
+fn bins_end_with_the_clock() {
+    let file = file(&format!("count\n{}", "0\n".repeat(20)));
+    let options = Options { bin_s: 1e6, ..Options::default() };
+    let mut trace = read(file.path(), Format::Counts, &options).unwrap();
+    let error = trace.next().unwrap().unwrap_err().to_string();
+    assert!(error.contains("line 20: `count` is \"0\": expected no row whose bin ends"), "{error}");
 }
 
 #[test]
