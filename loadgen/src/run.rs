@@ -42,6 +42,7 @@ mod lane;
 mod later;
 pub mod measure;
 pub mod more;
+mod named;
 pub mod own;
 pub mod pause;
 pub mod plan;
@@ -92,8 +93,8 @@ Examples:
   loadgen run --url http://gw --model m --rate 5 --seeds 5 --format json
 
 Exit codes: 0 measured, 1 a --require failed, 2 could not run, or nothing
-whole was answered: there is a report then, and no figure in it says much.
-A run that is stopped (Ctrl-C) is measured as far as it went.";
+whole was answered, stopped or not: there is a report then, and no figure in
+it says much. A run that is stopped (Ctrl-C) is measured as far as it went.";
 
 /// Put load on an OpenAI-compatible server and report what its users would see.
 #[derive(Debug, clap::Args)]
@@ -114,7 +115,8 @@ pub struct Args {
     /// A header of each request; repeat it for several. Its value is in no report.
     #[arg(long, value_name = "NAME:VALUE", help_heading = "Where")]
     pub header: Vec<Key>,
-    /// A PEM file with the certificate authorities to trust, instead of this machine's.
+    /// A PEM file with the certificate authorities to trust, instead of this machine's, or with the
+    /// servers' own certificates.
     #[arg(long, value_name = "FILE", help_heading = "Where")]
     pub tls_ca: Option<PathBuf>,
 
@@ -168,7 +170,8 @@ pub struct Args {
     /// The width of a bin of a trace of counts: 10s, unless told otherwise.
     #[arg(long, value_name = "DURATION", value_parser = seconds, requires = "trace", help_heading = "When")]
     pub bin: Option<f64>,
-    /// How long requests come: 1m, or the trace's length; 20s for each step of --find-knee.
+    /// How long requests come, 30d at most: 1m, or the trace's length; 20s for each step of
+    /// --find-knee.
     #[arg(long, value_name = "DURATION", value_parser = seconds, help_heading = "When")]
     pub duration: Option<f64>,
     /// Requests due in this time are sent and not counted.
@@ -377,8 +380,8 @@ fn seconds(text: &str) -> Result<f64, duration::Error> {
 
 impl Args {
     /// Runs it, and writes the report to `out` or to the file that was named. The exit code: 0 if
-    /// all that was required holds, 1 if not, 2 if the schedule could not be kept to its end or
-    /// nothing was answered.
+    /// all that was required holds, 1 if not, 2 if the schedule could not be kept to its end or no
+    /// answer was whole.
     ///
     /// # Errors
     ///
@@ -430,7 +433,7 @@ impl Args {
         if let Some(error) = outcome.trace_error {
             return Err(error.into());
         }
-        Ok(if report.is_unanswered() { 2 } else { u8::from(!report.holds()) })
+        Ok(if report.has_answer() { u8::from(!report.holds()) } else { 2 })
     }
 
     /// The file that each request is written to.
@@ -480,7 +483,7 @@ impl Args {
                 return Ok((report, outcome));
             }
             let is_last = runs.len() + 1 >= usize::from(self.seeds)
-                || report.is_unanswered()
+                || !report.has_answer()
                 || outcome.is_interrupted
                 || outcome.trace_error.is_some();
             runs.push((report, outcome));

@@ -177,8 +177,12 @@ fn is_plain(text: &[u8]) -> bool {
     text.iter().all(|byte| *byte >= b' ' && *byte != b'"' && *byte != b'\\')
 }
 
-/// What a status other than 200 means, with the server's own words.
-pub(super) fn refused(status: u16, body: &[u8], model: &str) -> Fault {
+/// What a status other than 200 means, with the server's own words; of a redirect, where to.
+pub(super) fn refused(status: u16, location: Option<&[u8]>, body: &[u8], model: &str) -> Fault {
+    if let Some(location) = location.filter(|_| (300..400).contains(&status)) {
+        let location = String::from_utf8_lossy(location);
+        return Failure::Status(status).because(format_args!("location: {location}"));
+    }
     let text = String::from_utf8_lossy(body);
     let json: Option<serde_json::Value> = serde_json::from_slice(body).ok();
     let message = json.as_ref().and_then(|json| {
@@ -338,18 +342,25 @@ mod tests {
     #[test]
     fn a_refusal_shows_the_servers_words() {
         let body = br#"{"error":{"message":"The model `x/y` does not exist.","code":404}}"#;
-        let fault = refused(404, body, "x/y");
+        let fault = refused(404, None, body, "x/y");
         assert_eq!(fault.failure, Failure::WrongModel);
         assert_eq!(fault.example, "The model `x/y` does not exist.");
-        assert_eq!(refused(404, br#"{"detail":"Not Found"}"#, "x").failure, Failure::Status(404));
+        assert_eq!(
+            refused(404, None, br#"{"detail":"Not Found"}"#, "x").failure,
+            Failure::Status(404)
+        );
         let body = br#"{"error":{"message":"Invalid model name passed in model=x/y"}}"#;
-        assert_eq!(refused(400, body, "x/y").failure, Failure::WrongModel);
+        assert_eq!(refused(400, None, body, "x/y").failure, Failure::WrongModel);
         let body = br#"{"error":{"message":"x/y takes no ignore_eos"}}"#;
-        assert_eq!(refused(400, body, "x/y").failure, Failure::Status(400));
-        let fault = refused(503, b"no healthy upstream\nmore", "x");
+        assert_eq!(refused(400, None, body, "x/y").failure, Failure::Status(400));
+        let fault = refused(503, None, b"no healthy upstream\nmore", "x");
         assert_eq!(
             (fault.failure, fault.example.as_str()),
             (Failure::Status(503), "no healthy upstream")
         );
+        let fault = refused(308, Some(b"https://x/v1/chat/completions"), b"moved", "x");
+        assert_eq!(fault.example, "location: https://x/v1/chat/completions");
+        assert_eq!(refused(307, None, b"moved", "x").example, "moved");
+        assert_eq!(refused(503, Some(b"https://x"), b"full", "x").example, "full");
     }
 }

@@ -21,7 +21,7 @@ use super::record::{Ended, Record};
 use super::requests::{Outcome, Request};
 use super::sse;
 use super::stamp::Written;
-use super::target::{Connection, Driver};
+use super::target::{Connection, Driver, broken};
 
 /// The longest answer in one piece; a stream may be longer.
 const MOST_ANSWER_BYTES: usize = 64 << 20;
@@ -29,6 +29,8 @@ const MOST_ANSWER_BYTES: usize = 64 << 20;
 const MOST_REFUSAL_BYTES: usize = 64 << 10;
 /// The type of a stream, in whatever case (RFC 9110, 8.3.1).
 const EVENT_STREAM: &str = "text/event-stream";
+/// The coding of what is not coded (RFC 9110, 12.5.3).
+const IDENTITY: &[u8] = b"identity";
 /// How often the sockets are looked at before a connection is opened: one whose answer has come, but
 /// is not read yet, is as good, and a sender that opens because it has fallen behind falls further.
 /// The answer takes one look to its connection, and the next to who asked.
@@ -42,8 +44,8 @@ struct Flight<'a> {
     job: &'a Job,
     /// When its first byte was handed to the kernel; until then, when it was taken up.
     sent_s: f64,
-    /// How long the opening of a connection took.
-    opening_s: f64,
+    /// How long the opening of connections and the waits between tries took.
+    apart_s: f64,
     /// Where the connection notes what it hands to the kernel, until that is known.
     written: Option<Written>,
     has_left: bool,
@@ -165,7 +167,7 @@ async fn persist(flight: &mut Flight<'_>) -> Exchanged {
         if let Some(idle) = idle {
             lane.put_back(job.target, idle.connection);
         }
-        sleep(Duration::from_secs_f64(wait_s)).await;
+        flight.wait(wait_s).await;
         flight.note(|record| record.retried(job.class));
     }
 }
@@ -192,12 +194,21 @@ async fn exchange(flight: &mut Flight<'_>) -> Exchanged {
             .headers()
             .get(header::RETRY_AFTER)
             .and_then(|seconds| seconds.to_str().ok()?.parse().ok());
+        let location = response.headers().get(header::LOCATION).cloned();
         let read = Limited::new(response.into_body(), MOST_REFUSAL_BYTES).collect();
         let read = Box::pin(driver.until(read)).await;
         let (body, is_whole) = read.map_or((Bytes::new(), false), |body| (body.to_bytes(), true));
-        let fault = answer::refused(status, &body, &class.form.model);
+        let location = location.as_ref().map(http::HeaderValue::as_bytes);
+        let fault = answer::refused(status, location, &body, &class.form.model);
         let is_open = is_whole && driver.until(connection.http.ready()).await.is_ok();
         return Err((fault, is_open.then_some(Idle { connection, body: None })));
+    }
+    let coding = response.headers().get(header::CONTENT_ENCODING);
+    if let Some(coding) = coding.filter(|coding| !coding.as_bytes().eq_ignore_ascii_case(IDENTITY))
+    {
+        let coding = String::from_utf8_lossy(coding.as_bytes());
+        let example = format_args!("content-encoding: {coding} was not asked for");
+        return Err(gone(Failure::Malformed.because(example)));
     }
     let is_stream = response
         .headers()
@@ -221,7 +232,7 @@ impl<'a> Flight<'a> {
             lane,
             job,
             sent_s,
-            opening_s: 0.0,
+            apart_s: 0.0,
             written: None,
             has_left: false,
             is_written: false,
@@ -266,7 +277,7 @@ impl<'a> Flight<'a> {
             let Connection { http, driver, written } = &mut connection;
             if let Err(error) = driver.until(http.ready()).await {
                 if is_new {
-                    return Err(Failure::Closed.because(error));
+                    return Err(driver.no_answer(&error));
                 }
                 continue;
             }
@@ -276,7 +287,7 @@ impl<'a> Flight<'a> {
                 Ok(response) => return Ok((connection, response)),
                 Err(mut refused) => match refused.take_message() {
                     Some(unsent) if !is_new => request = unsent,
-                    Some(_) | None => return Err(Failure::Closed.because(refused.into_error())),
+                    Some(_) | None => return Err(driver.no_answer(&refused.into_error())),
                 },
             }
         }
@@ -285,23 +296,35 @@ impl<'a> Flight<'a> {
     async fn open(&mut self) -> Result<Connection, Fault> {
         let began = Instant::now();
         let opened = self.lane.plan().targets[self.job.target].connect().await;
-        self.opening_s += began.elapsed().as_secs_f64();
+        self.apart_s += began.elapsed().as_secs_f64();
         opened
     }
 
-    /// Notes how late the first byte of the first attempt was. The opening of a connection is no
-    /// lateness of the client: it is the network's and the server's, and in the time to first token.
+    /// Waits before the next try.
+    async fn wait(&mut self, wait_s: f64) {
+        if self.written.as_ref().is_some_and(|written| written.at().is_some()) {
+            self.left();
+        }
+        let began = Instant::now();
+        sleep(Duration::from_secs_f64(wait_s)).await;
+        self.apart_s += began.elapsed().as_secs_f64();
+    }
+
+    /// Notes how late its first byte was, or, where none was written, that it was taken up. The
+    /// opening of a connection is no lateness of the client, nor is the wait after a refusal: they
+    /// are the network's, the server's or the user's, and in the time to first token.
     fn left(&mut self) {
         if std::mem::replace(&mut self.has_left, true) {
             return;
         }
+        let mut lag_s = self.sent_s - self.job.due_s;
         if let Some(at) = self.written.take().and_then(|written| written.at()) {
             self.sent_s = at.saturating_duration_since(self.lane.shared().start).as_secs_f64();
             self.last_s = self.sent_s;
             self.is_written = true;
+            lag_s = self.sent_s - self.job.due_s - self.apart_s;
         }
-        let lag_s = (self.sent_s - self.job.due_s - self.opening_s).max(0.0);
-        self.note(|record| record.left(self.job.class, lag_s));
+        self.note(|record| record.left(self.job.class, lag_s.max(0.0)));
     }
 
     /// Reads a stream to its `[DONE]`.
@@ -321,8 +344,16 @@ impl<'a> Flight<'a> {
                     // A server that is faster than this client keeps no other request waiting.
                     consume_budget().await;
                 }
-                Some(Err(error)) => return Err(Failure::CutShort.because(error)),
-                None => return Err(Failure::CutShort.because("the stream ended without [DONE]")),
+                Some(Err(error)) => return Err(broken(&error, Failure::CutShort)),
+                None => {
+                    return Err(match parser.stray() {
+                        Some(line) => {
+                            let line = String::from_utf8_lossy(line);
+                            Failure::Malformed.because(format_args!("no line of a stream: {line}"))
+                        }
+                        None => Failure::CutShort.because("the stream ended without [DONE]"),
+                    });
+                }
             }
         }
         self.check_tokens()?;
@@ -368,7 +399,12 @@ impl<'a> Flight<'a> {
 
     async fn read_whole(&mut self, body: Incoming, driver: &mut Driver) -> Result<(), Fault> {
         let body = driver.until(Limited::new(body, MOST_ANSWER_BYTES).collect()).await;
-        let body = body.map_err(|error| Failure::CutShort.because(error))?.to_bytes();
+        let body = body.map_err(|error| match error.downcast_ref::<hyper::Error>() {
+            Some(error) => broken(error, Failure::CutShort),
+            None => Failure::Malformed
+                .because(format_args!("an answer of more than {MOST_ANSWER_BYTES} bytes")),
+        })?;
+        let body = body.to_bytes();
         let chunk = self.read_chunk(&body)?;
         chunk.check_end()?;
         if chunk.has_text() || self.usage.is_some_and(|usage| usage.completion_tokens > 0) {

@@ -24,12 +24,13 @@ pub enum Failure {
     Stalled,
     /// A status other than 200.
     Status(u16),
-    /// The connection ended before the answer began.
+    /// The connection ended before the answer began, with nothing or too little of it.
     Closed,
     /// The answer began with 200 and ended before its end: bytes missing, no `[DONE]`, that with
     /// neither text nor a reason before it, or a reason that is no end of an answer (`abort`).
     CutShort,
-    /// What came is not what the API answers.
+    /// What came is not what the API answers: no HTTP, no stream of events, a coding that nobody asked
+    /// for, or not the API's JSON.
     Malformed,
     /// The answer is from another model, or the model is not known there.
     WrongModel,

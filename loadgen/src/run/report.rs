@@ -388,6 +388,12 @@ impl Report {
         report
     }
 
+    /// Whether an answer was whole.
+    #[must_use]
+    pub fn has_answer(&self) -> bool {
+        self.total.completed > 0
+    }
+
     /// Whether no answer was whole, and nothing was measured: no request got a first token, or some
     /// that did failed. Who stops a run in which nothing has failed has only waited too short.
     #[must_use]

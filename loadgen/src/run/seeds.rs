@@ -63,7 +63,7 @@ pub fn together(
         those.map(|report| report.seed.to_string()).collect::<Vec<_>>().join(", ")
     };
     let invalid = seeds_of(|report| report.client.is_bottleneck);
-    let unanswered = seeds_of(Report::is_unanswered);
+    let unanswered = seeds_of(|report| !report.has_answer());
     for (what, seeds) in [("INVALID", invalid), ("without a whole answer", unanswered)] {
         if !seeds.is_empty() {
             report.warnings.push(format!("{what}: the runs of seed {seeds}"));

@@ -7,6 +7,11 @@
 /// hundred KB.
 const MOST_BYTES: usize = 4 << 20;
 
+/// As much of a line that is none of a stream's as an example shows.
+const MOST_STRAY_BYTES: usize = 1 << 10;
+/// The fields that the HTML standard knows (9.2.6).
+const FIELDS: [&[u8]; 4] = [b"data", b"event", b"id", b"retry"];
+
 /// What came is no stream of events that can be held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("an event of more than {MOST_BYTES} bytes")]
@@ -20,6 +25,8 @@ pub(super) struct Parser {
     /// The data of an event that has not ended; lines are joined by line feeds.
     data: Vec<u8>,
     has_data: bool,
+    /// The first line that is none of a stream's.
+    stray: Option<Vec<u8>>,
     /// Whether the last byte was a CR: a LF after it belongs to the same end of a line.
     is_after_cr: bool,
 }
@@ -71,6 +78,8 @@ impl Parser {
                     }
                     self.add_data(data)?;
                 }
+            } else {
+                self.skip(line);
             }
         }
         if let Some(data) = whole {
@@ -90,8 +99,23 @@ impl Parser {
             self.end_event(on_event)?;
         } else if let Some(data) = data_of(line) {
             self.add_data(data)?;
+        } else {
+            self.skip(line);
         }
         Ok(())
+    }
+
+    /// Passes over a comment or another field than `data`, and keeps the first line that is neither.
+    fn skip(&mut self, line: &[u8]) {
+        if self.stray.is_none() && !is_field(line) {
+            self.stray = Some(line[..line.len().min(MOST_STRAY_BYTES)].to_vec());
+        }
+    }
+
+    /// The first line, whole or not, that no stream of events has: what came is something else.
+    pub(super) fn stray(&self) -> Option<&[u8]> {
+        let last = Some(self.line.as_slice()).filter(|line| !line.is_empty() && !is_field(line));
+        self.stray.as_deref().or(last)
     }
 
     fn end_event<E>(&mut self, on_event: &mut impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
@@ -115,6 +139,17 @@ impl Parser {
     fn room(&self, more: usize) -> Result<(), TooLong> {
         if self.line.len() + self.data.len() + more > MOST_BYTES { Err(TooLong) } else { Ok(()) }
     }
+}
+
+/// Whether it is, or begins, a comment or a field of the standard's; a byte order mark may be in front.
+fn is_field(line: &[u8]) -> bool {
+    let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
+    let name = line.split(|byte| *byte == b':').next().unwrap_or_default();
+    let is_whole = name.len() < line.len();
+    name.is_empty()
+        || FIELDS
+            .iter()
+            .any(|field| if is_whole { *field == name } else { field.starts_with(name) })
 }
 
 fn data_of(line: &[u8]) -> Option<&[u8]> {
@@ -164,6 +199,27 @@ mod tests {
         assert_eq!(events(std::iter::repeat_n(piece.as_slice(), 5)), Err(TooLong));
         let lines = b"data: 0123456789\n".repeat(400_000);
         assert_eq!(events([lines.as_slice()]), Err(TooLong));
+    }
+
+    #[test]
+    fn what_no_stream_has_is_told_from_its_fields() {
+        for (text, stray) in [
+            ("", None),
+            (": ping\nevent: x\nid: 1\nretry: 5\ndata: {\n\nda", None),
+            ("data\n\ndata: x", None),
+            ("{\"error\": \"no\"}", Some("{\"error\": \"no\"}")),
+            ("data: x\n\n<html>\nmore\n", Some("<html>")),
+            ("datum: x\n", Some("datum: x")),
+        ] {
+            for cut in [0, 1, text.len() / 2] {
+                let mut parser = Parser::default();
+                let (one, other) = text.as_bytes().split_at(cut.min(text.len()));
+                for piece in [one, other] {
+                    parser.push(piece, |_| Ok::<(), TooLong>(())).unwrap();
+                }
+                assert_eq!(parser.stray(), stray.map(str::as_bytes), "{text:?} cut at {cut}");
+            }
+        }
     }
 
     proptest! {

@@ -2,6 +2,7 @@
 //!
 //! Must not know what is asked there.
 
+use std::error::Error as StdError;
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
@@ -24,6 +25,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 
 use super::failure::{Failure, Fault};
+use super::named::Named;
 use super::stamp::{Stamped, Written};
 use crate::files::{self, MAX_PEM_BYTES};
 
@@ -41,6 +43,12 @@ pub enum Error {
     /// The text is no address of a server.
     #[error("URL \"{url}\": expected http://HOST[:PORT] or https://HOST[:PORT], without /v1")]
     Url {
+        /// As given.
+        url: String,
+    },
+    /// Its port is none.
+    #[error("URL \"{url}\": expected a port of 1 to 65535")]
+    Port {
         /// As given.
         url: String,
     },
@@ -83,11 +91,15 @@ impl Connection {
 
 /// Moves the bytes of a connection, but only while something is awaited of it: in the task that asks
 /// rather than in one of its own, as these would wake each other for every piece of an answer.
-pub(super) struct Driver(Option<Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>>);
+pub(super) struct Driver {
+    moving: Option<Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>>,
+    /// What it ended by, if that was told to no request.
+    ended: Option<hyper::Error>,
+}
 
 impl fmt::Debug for Driver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "Driver(open)" } else { "Driver(ended)" })
+        f.write_str(if self.moving.is_some() { "Driver(open)" } else { "Driver(ended)" })
     }
 }
 
@@ -107,9 +119,22 @@ impl Driver {
     }
 
     fn drive(&mut self, context: &mut Context<'_>) {
-        // How it ended is told by the request that is on it.
-        if self.0.as_mut().is_some_and(|moving| moving.as_mut().poll(context).is_ready()) {
-            self.0 = None;
+        let moving = self.moving.as_mut();
+        if let Some(Poll::Ready(ended)) = moving.map(|moving| moving.as_mut().poll(context)) {
+            self.moving = None;
+            self.ended = ended.err();
+        }
+    }
+
+    /// Why a request on a new connection has no answer, of which the request was told `error`.
+    pub(super) fn no_answer(&self, error: &hyper::Error) -> Fault {
+        match &self.ended {
+            // Neither a failure of the socket nor an early end: it spoke before it was asked.
+            Some(ended) if ended.source().is_none() && !ended.is_incomplete_message() => {
+                Failure::Malformed.because(ended)
+            }
+            Some(ended) => broken(ended, Failure::Closed),
+            None => broken(error, Failure::Closed),
         }
     }
 }
@@ -158,8 +183,14 @@ impl Target {
             None
         };
         let path = uri.path().trim_end_matches('/');
+        // What cannot be read as a port must not become another one, of another server.
+        let port = match authority.as_str().strip_prefix(authority.host()).unwrap_or_default() {
+            "" | ":" => Some(if tls.is_some() { 443 } else { 80 }),
+            text if text.contains('+') => None,
+            _ => authority.port_u16().filter(|port| *port > 0),
+        };
         Ok(Target {
-            port: authority.port_u16().unwrap_or(if is_tls { 443 } else { 80 }),
+            port: port.ok_or_else(|| Error::Port { url: url.to_owned() })?,
             host,
             prefix: path.strip_suffix("/v1").unwrap_or(path).to_owned(),
             authority: http::HeaderValue::from_str(authority.as_str())
@@ -221,7 +252,7 @@ impl Target {
             .body(Full::new(Bytes::new()))
             .map_err(|error| Failure::Malformed.because(error))?;
         let sent = driver.until(http.send_request(request)).await;
-        let response = sent.map_err(|error| Failure::Closed.because(error))?;
+        let response = sent.map_err(|error| driver.no_answer(&error))?;
         let status = response.status().as_u16();
         let body = Limited::new(response.into_body(), MOST_PAGE_BYTES);
         let body = driver.until(body.collect()).await;
@@ -247,7 +278,12 @@ impl Page {
         let error = || Error::Url { url: url.to_owned() };
         let uri: http::Uri = url.parse().map_err(|_no_uri| error())?;
         let (scheme, authority) = uri.scheme_str().zip(uri.authority()).ok_or_else(error)?;
-        let target = Target::parse(&format!("{scheme}://{authority}"), tls)?;
+        let target = Target::parse(&format!("{scheme}://{authority}"), tls);
+        let target = target.map_err(|error| match error {
+            Error::Url { .. } => Error::Url { url: url.to_owned() },
+            Error::Port { .. } => Error::Port { url: url.to_owned() },
+            Error::Certificates { .. } | Error::NoRoots | Error::Tls(_) => error,
+        })?;
         let path = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
         Ok(Page { target, path: path.to_owned() })
     }
@@ -267,7 +303,24 @@ where
         .handshake(TokioIo::new(stream))
         .await
         .map_err(|error| Failure::Connect.because(error))?;
-    Ok(Connection { http, driver: Driver(Some(Box::pin(connection))), written })
+    let driver = Driver { moving: Some(Box::pin(connection)), ended: None };
+    Ok(Connection { http, driver, written })
+}
+
+/// What an exchange broke on: bytes that are no HTTP, or, where there were too few of them, what the
+/// caller knows.
+pub(super) fn broken(error: &hyper::Error, too_few: Failure) -> Fault {
+    let source = error.source();
+    let is_other = |source: &(dyn StdError + 'static)| {
+        let kind = source.downcast_ref().map(io::Error::kind);
+        matches!(kind, Some(io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData))
+    };
+    let failure =
+        if error.is_parse() || source.is_some_and(is_other) { Failure::Malformed } else { too_few };
+    match source {
+        Some(source) => failure.because(format_args!("{error}: {source}")),
+        None => failure.because(error),
+    }
 }
 
 /// Whether the server or this machine refused.
@@ -288,7 +341,8 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// Trusts the authorities in a PEM file, or those of this machine.
+    /// Trusts the authorities in a PEM file and the servers whose own certificates are in it, or the
+    /// authorities of this machine.
     #[must_use]
     pub fn new(authorities: Option<PathBuf>) -> Tls {
         Tls { authorities }
@@ -296,10 +350,12 @@ impl Tls {
 
     fn connector(&self) -> Result<TlsConnector, Error> {
         let mut roots = RootCertStore::empty();
+        let mut named = Vec::new();
         match &self.authorities {
             Some(path) => {
-                for certificate in certificates(path)? {
-                    roots.add(certificate)?;
+                named = certificates(path)?;
+                for certificate in &named {
+                    roots.add(certificate.clone())?;
                 }
             }
             None => {
@@ -310,9 +366,11 @@ impl Tls {
             return Err(Error::NoRoots);
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let verifier = Named::new(roots, named, &provider)?;
         let config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
-            .with_root_certificates(roots)
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(verifier))
             .with_no_client_auth();
         Ok(TlsConnector::from(Arc::new(config)))
     }
@@ -338,9 +396,13 @@ mod tests {
             ("http://localhost:8000/v1", "http://localhost:8000", "/v1/models"),
             ("http://gateway/models/a/v1/", "http://gateway/models/a", "/models/a/v1/models"),
             ("http://[::1]:80", "http://[::1]:80", "/v1/models"),
+            ("http://localhost:", "http://localhost:", "/v1/models"),
         ] {
             let target = Target::parse(url, &Tls::default()).unwrap();
             assert_eq!((target.url().as_str(), target.path("/v1/models").as_str()), (shown, path));
+        }
+        for (url, port) in [("http://a", 80), ("http://a:", 80), ("http://[::1]:1/v1", 1)] {
+            assert_eq!(Target::parse(url, &Tls::default()).unwrap().port, port, "{url}");
         }
     }
 
@@ -355,10 +417,22 @@ mod tests {
             "http://x?a=b",
             "http://x/v1/chat/completions",
             "http://x/v1/completions/",
+            "http://x:0",
+            "http://x:99999",
+            "http://x:abc",
+            "http://x:+80",
+            "http://x:8000:9",
+            "https://[::1]:99999/v1",
         ] {
             let error = Target::parse(url, &Tls::default()).unwrap_err().to_string();
             assert!(error.contains(&format!("\"{url}\"")), "{url}: {error}");
         }
+    }
+
+    #[test]
+    fn a_page_has_a_port_too() {
+        let error = Page::parse("http://a:99999/x?y=z", &Tls::default()).unwrap_err().to_string();
+        assert_eq!(error, "URL \"http://a:99999/x?y=z\": expected a port of 1 to 65535");
     }
 
     #[tokio::test]

@@ -1,5 +1,6 @@
 //! Every way in which an answer can be right or wrong is counted as what it is.
 
+use std::io::{Read as _, Write as _};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -309,6 +310,71 @@ fn a_page_that_is_no_answer_is_malformed() {
     assert_eq!(report["errors_by_class"], json!({"malformed": 100}));
 }
 
+/// A head or a body that is no HTTP, a coding that nobody asked for, and a body that is no stream.
+#[test]
+fn what_is_no_http_or_no_stream_is_malformed_and_says_why() {
+    let chunks = |line: &str| vec![stream_head(), Act::Write(line.as_bytes().to_vec())];
+    let long = format!("HTTP/1.1 200 OK\r\nx: {}", "y".repeat(1 << 20));
+    let coded = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-encoding: gzip\r\n\
+                 content-length: 4\r\n\r\n....";
+    let json = plain("200 OK", "text/event-stream", r#"{"detail":"no route"}"#);
+    let write = |text: &str| vec![Act::Write(text.as_bytes().to_vec()), Act::Close];
+    for (acts, cause) in [
+        (write("SSH-2.0-OpenSSH_9.2\r\n\r\n"), "invalid HTTP version parsed"),
+        (write(&long), "message head is too large"),
+        (write(coded), "content-encoding: gzip was not asked for"),
+        (chunks("zz\r\ngarbage\r\n"), "Invalid chunk size line: missing size digit"),
+        (chunks("-5\r\ngarbage\r\n"), "Invalid chunk size line"),
+        (vec![json], r#"no line of a stream: {"detail":"no route"}"#),
+    ] {
+        let acts = std::sync::Mutex::new(Some(acts));
+        let server = Server::start(move |_| acts.lock().unwrap().take().unwrap_or_default());
+        let report = report(&server.url(), "--users 1 --duration 100ms --timeout 5s");
+        assert_eq!(report["errors_by_class"], json!({"malformed": 1}), "{cause}");
+        let example = report["error_examples"]["malformed"].as_str().unwrap();
+        assert!(example.contains(cause), "{example}");
+        assert!(report["warnings"][0].as_str().unwrap().contains("over HTTP/1.1: check --url"));
+    }
+}
+
+/// Such as an SSH server, before or after the request has left.
+#[test]
+fn a_server_that_speaks_first_is_no_http_server() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            std::thread::spawn(move || {
+                // The client may be gone before all is said.
+                drop(stream.write_all(b"SSH-2.0-OpenSSH_9.2\r\n"));
+                drop(stream.read(&mut [0; 1 << 16]));
+            });
+        }
+    });
+    let report = report(&url, HUNDRED);
+    assert_eq!(
+        report["errors_by_class"],
+        json!({"malformed": 100}),
+        "{}",
+        report["error_examples"]
+    );
+}
+
+#[test]
+fn a_redirect_says_where_to() {
+    let to = "https://elsewhere/v1/chat/completions";
+    let server = Server::start(move |_| {
+        let head = "HTTP/1.1 307 Temporary Redirect\r\ncontent-length: 0\r\nlocation: ";
+        vec![Act::Write(format!("{head}{to}\r\n\r\n").into_bytes())]
+    });
+    let report = report(&server.url(), HUNDRED);
+    assert_eq!(report["errors_by_class"], json!({"http_307": 100}));
+    assert_eq!(report["error_examples"]["http_307"], format!("location: {to}"));
+    let told = report["warnings"][0].as_str().unwrap();
+    assert!(told.contains("--url must be where its location leads"), "{told}");
+}
+
 #[test]
 fn what_takes_too_long_is_a_timeout() {
     let server =
@@ -385,7 +451,7 @@ fn connections_that_the_server_closes_after_each_answer_cost_no_request() {
 
 #[test]
 fn tls_is_trusted_only_with_its_authority() {
-    let server = Server::with_tls(Some(tls()), |asked| stream(asked, 3, Duration::ZERO));
+    let server = Server::with_tls(Some(tls("server")), |asked| stream(asked, 3, Duration::ZERO));
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/tls");
     let url = format!("https://localhost:{}", server.address.port());
     let trusted = report(&url, &format!("{HUNDRED} --tls-ca {root}/ca.pem"));
@@ -399,6 +465,27 @@ fn tls_is_trusted_only_with_its_authority() {
     let refused = report(&url, &format!("{HUNDRED} --tls-ca {root}/ca.pem --timeout 5s"));
     assert_eq!(at(&refused, "/completed"), 0.0);
     assert_eq!(at(&refused, "/errors"), 100.0);
+}
+
+/// One that signed itself, of which OpenSSL's `req -x509` says that it is an authority's, and one of
+/// an authority that is not known.
+#[test]
+fn a_server_is_trusted_by_its_own_certificate_under_its_own_name() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/tls");
+    let start = |name| Server::with_tls(Some(tls(name)), |asked| stream(asked, 3, Duration::ZERO));
+    let (signed, own) = (start("server"), start("self-signed"));
+    let asked = |host: &str, server: &Server, named: &str| {
+        let url = format!("https://{host}:{}", server.address.port());
+        report(&url, &format!("{HUNDRED} --tls-ca {root}/{named}.pem"))
+    };
+    for (server, name) in [(&own, "self-signed"), (&signed, "server")] {
+        let trusted = asked("localhost", server, name);
+        assert_eq!(at(&trusted, "/completed"), 100.0, "{name}: {}", trusted["error_examples"]);
+    }
+    let other_name = asked("127.0.0.1", &own, "self-signed");
+    assert_eq!(other_name["errors_by_class"], json!({"tls": 100}));
+    let other_server = asked("localhost", &signed, "self-signed");
+    assert_eq!(other_server["errors_by_class"], json!({"tls": 100}));
 }
 
 #[test]
@@ -431,12 +518,12 @@ fn a_key_is_sent_and_shown_nowhere() {
     }
 }
 
-fn tls() -> tokio_rustls::TlsAcceptor {
+fn tls(name: &str) -> tokio_rustls::TlsAcceptor {
     use rustls::pki_types::pem::PemObject as _;
     use rustls::pki_types::{CertificateDer, PrivateKeyDer};
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/tls");
-    let certificate = CertificateDer::from_pem_file(format!("{root}/server.pem")).unwrap();
-    let key = PrivateKeyDer::from_pem_file(format!("{root}/server.key")).unwrap();
+    let certificate = CertificateDer::from_pem_file(format!("{root}/{name}.pem")).unwrap();
+    let key = PrivateKeyDer::from_pem_file(format!("{root}/{name}.key")).unwrap();
     let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()

@@ -144,6 +144,76 @@ fn what_cannot_run_says_why_and_exits_with_2() {
     }
 }
 
+/// Each of these ran, and measured another server, another trace, or nothing that was asked.
+#[test]
+fn what_would_measure_something_else_is_refused() {
+    let until = |t_s: &str| {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        write!(file, "t_s,input_tokens,output_tokens\n0,5,5\n{t_s},5,5\n").unwrap();
+        file
+    };
+    let (near, far, long) = (until("1"), until("1e15"), until("2678400"));
+    let name = |file: &tempfile::NamedTempFile| file.path().to_str().unwrap().to_owned();
+    let (near, far, long) = (name(&near), name(&far), name(&long));
+    let url = "http://localhost:1";
+    for (url, flags, words) in [
+        (
+            url,
+            vec!["--rate", "1", "--plain", "--require", "ttft.p99<1s"],
+            "ttft.p99<1s cannot hold",
+        ),
+        (
+            url,
+            vec!["--rate", "1", "--plain", "--require", "tpot.p99<1s"],
+            "tpot.p99<1s cannot hold",
+        ),
+        (url, vec!["--rate", "1", "--plain", "--require", "itl.p99<1s"], "itl.p99<1s cannot hold"),
+        (
+            url,
+            vec!["--rate", "1", "--output-tokens", "1", "--require", "tpot.p99<1s"],
+            "cannot hold with answers of one token",
+        ),
+        (
+            url,
+            vec!["--rate", "1", "--requests", "no-such.out", "--output", "./no-such.out"],
+            "--requests and --output both name no-such.out",
+        ),
+        (
+            url,
+            vec!["--trace", &near, "--trace-format", "csv", "--requests", &near],
+            "--requests and --trace both name",
+        ),
+        (
+            url,
+            vec!["--trace", &near, "--trace-format", "csv", "--output", &near],
+            "--output and --trace both name",
+        ),
+        (
+            url,
+            vec!["--trace", &far, "--trace-format", "csv"],
+            "line 3: `t_s` is \"1e15\": expected",
+        ),
+        (
+            url,
+            vec!["--trace", &long, "--trace-format", "csv"],
+            "the run would last for 31d and more",
+        ),
+        (url, vec!["--rate", "1@31d"], "expected --duration of at most 30d"),
+        ("http://127.0.0.1:99999", vec!["--rate", "1"], ":99999\": expected a port of 1 to 65535"),
+        ("http://127.0.0.1:abc", vec!["--rate", "1"], ":abc\": expected a port of 1 to 65535"),
+        (
+            url,
+            vec!["--rate", "1", "--replicas-url", "http://127.0.0.1:99999/x"],
+            ":99999/x\": expected a port of 1 to 65535",
+        ),
+    ] {
+        let (code, out, err) = run(url, &flags);
+        assert_eq!(code, Some(2), "{flags:?}: {err}");
+        assert!(err.contains(words), "{flags:?}: {err}");
+        assert_eq!(out, "", "{flags:?}");
+    }
+}
+
 #[test]
 fn help_exits_with_0_and_shows_an_example() {
     let output = loadgen(&["run", "--help"]);

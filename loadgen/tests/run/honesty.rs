@@ -187,6 +187,11 @@ fn no_more_connections_are_used_than_were_allowed() {
 /// The report of a run that is stopped after so many requests.
 fn stopped(flags: &str, after: usize, signal: Signal) -> Value {
     let server = Server::start(|asked| stream(asked, 2, Duration::from_millis(20)));
+    stopped_at(&server, flags, after, signal, 0)
+}
+
+/// Likewise of any server, whose requests are all counted, and with its exit code.
+fn stopped_at(server: &Server, flags: &str, after: usize, signal: Signal, code: i32) -> Value {
     let mut child = Command::new(env!("CARGO_BIN_EXE_loadgen"))
         .args(["run", "--url", &server.url(), "--model", "m", "--rate", "50", "--format", "json"])
         .args(flags.split_whitespace())
@@ -202,7 +207,7 @@ fn stopped(flags: &str, after: usize, signal: Signal) -> Value {
     kill_process(Pid::from_child(&child), signal).unwrap();
     let mut text = String::new();
     child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(child.wait().unwrap().code(), Some(code));
     let report: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(report["interrupted"], true);
     assert_eq!(at(&report, "/errors"), 0.0);
@@ -215,6 +220,26 @@ fn a_stop_ends_with_a_report_of_what_was_measured() {
         let report = stopped("--duration 10m", 20, signal);
         assert!(at(&report, "/completed") >= 10.0, "{report:#}");
         assert!(at(&report, "/elapsed_s") < 40.0);
+    }
+}
+
+/// What is required is no question then.
+#[test]
+fn a_run_without_a_whole_answer_exits_with_2_however_it_ended() {
+    let slow =
+        Server::start(|_| vec![stream_head(), token("m"), Act::Wait(Duration::from_secs(60))]);
+    let url = slow.url();
+    let args = ["run", "--url", &url, "--model", "m", "--rate", "50", "--arrival", "constant"];
+    let over = ["--duration", "1s", "--grace", "1s", "--require", "ttft.p99<1h"];
+    let output = loadgen(&[&args[..], &over].concat());
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{table}");
+    assert!(table.contains("required ttft.p99<1h: holds"), "{table}");
+    assert!(table.contains("WARNING: no answer was whole when the run ended"), "{table}");
+    for flags in ["--duration 10m", "--duration 10m --find-knee"] {
+        let report = stopped_at(&slow, flags, slow.asked().len() + 20, Signal::INT, 2);
+        assert_eq!(at(&report, "/completed"), 0.0);
+        assert_eq!(report["knee"].is_null(), !flags.contains("knee"), "{report:#}");
     }
 }
 

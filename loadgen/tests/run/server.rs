@@ -66,6 +66,14 @@ impl Server {
         tls: Option<TlsAcceptor>,
         script: impl Fn(&Asked) -> Vec<Act> + Send + Sync + 'static,
     ) -> Server {
+        Server::at("127.0.0.1:0".parse().unwrap(), tls, script)
+    }
+
+    pub(crate) fn at(
+        address: SocketAddr,
+        tls: Option<TlsAcceptor>,
+        script: impl Fn(&Asked) -> Vec<Act> + Send + Sync + 'static,
+    ) -> Server {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
@@ -73,7 +81,7 @@ impl Server {
             .unwrap();
         let listener = runtime.block_on(async {
             let socket = tokio::net::TcpSocket::new_v4().unwrap();
-            socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+            socket.bind(address).unwrap();
             socket.listen(16_384).unwrap()
         });
         let address = listener.local_addr().unwrap();

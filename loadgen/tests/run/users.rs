@@ -5,9 +5,9 @@ use std::io::Write as _;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::server::{Act, Asked, Server, plain, stream, stream_head, token};
+use super::server::{Act, Asked, Server, nobody, plain, stream, stream_head, token};
 use super::{at, loadgen, report};
 
 fn refusal(retry_after: &str) -> Act {
@@ -35,6 +35,42 @@ fn what_is_refused_is_sent_again_and_timed_from_its_intended_start() {
     assert_eq!(server.asked().len(), 40);
     assert!(at(&report, "/ttft/p50") >= 1.0, "{}", report["ttft"]);
     assert!(!report["unknown"].to_string().contains("sent twice"));
+}
+
+/// Refused or closed without an answer, a request waits for its next try: that is not the client's
+/// lateness. Without a server for the first two seconds, and with one that closes on each first try.
+#[test]
+fn a_wait_between_two_tries_is_no_lag() {
+    let late = |report: &Value| {
+        let mean = |metric: &str| at(report, &format!("/{metric}/mean"));
+        assert!(at(report, "/retries") >= 20.0, "{}", report["retries"]);
+        assert!(mean("ttft") >= 0.3, "{}", report["ttft"]);
+        assert!(mean("schedule_lag") < mean("ttft") / 2.0, "{}", report["schedule_lag"]);
+    };
+    let load = "--rate 20 --duration 3s --arrival constant --retries 8";
+    let url = nobody();
+    let address = url.strip_prefix("http://").unwrap().parse().unwrap();
+    let waking = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async { tokio::time::sleep(Duration::from_secs(2)).await });
+        Server::at(address, None, |asked| stream(asked, 2, Duration::ZERO))
+    });
+    let woken = report(&url, load);
+    drop(waking.join().unwrap());
+    assert_eq!((at(&woken, "/sent"), at(&woken, "/completed")), (60.0, 60.0));
+    late(&woken);
+
+    let seen: Mutex<HashSet<String>> = Mutex::default();
+    let closing = Server::start(move |asked: &Asked| {
+        if seen.lock().unwrap().insert(asked.body.to_string()) {
+            vec![Act::Wait(Duration::from_secs(1)), Act::Close]
+        } else {
+            stream(asked, 2, Duration::ZERO)
+        }
+    });
+    let closed = report(&closing.url(), load);
+    assert_eq!((at(&closed, "/completed"), at(&closed, "/retries")), (60.0, 60.0));
+    late(&closed);
 }
 
 #[test]

@@ -23,6 +23,8 @@ pub(super) fn warnings(plan: &Plan, outcome: &Outcome, report: &Report) -> Vec<S
             _ => "no answer was whole",
         };
         warnings.push(format!("{what}: {advice}"));
+    } else if !report.has_answer() {
+        warnings.push("no answer was whole when the run ended".to_owned());
     }
     if report.client.is_bottleneck && !is_unanswered {
         let all = outcome.record.total();
@@ -151,7 +153,15 @@ fn advice(report: &Report) -> &'static str {
              a dated one, --any-model takes it"
         }
         "connect" => "check --url, and whether the server is up",
-        "tls" => "check the certificates (--tls-ca names your authority), and whether it is https",
+        "tls" => {
+            "check the certificates (--tls-ca names your authority, or the server's own certificate; \
+             the URL's host must be among its names), and whether it is https"
+        }
+        "malformed" => "what answers there is no OpenAI-compatible API over HTTP/1.1: check --url",
+        moved if moved.starts_with("http_3") => {
+            "the server sends requests elsewhere, which is not followed: --url must be where its \
+             location leads, with https if that has it"
+        }
         "wrong_model" => "check --model; /v1/models of the server lists what it has",
         "http_401" | "http_403" => "check the key in --api-key-file or $OPENAI_API_KEY",
         "http_400" | "http_422" => "the server refuses the request; --natural-length sends less",
