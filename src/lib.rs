@@ -111,7 +111,8 @@
 //! - Rule 5 learns nothing from lateness until a cold start after the last change of the count.
 //! - Headroom and hold are rehearsed: twenty fleets of arithmetic meet the work that was there, and
 //!   the settings of the cheapest that is late for no more than 1 % are in force from the first
-//!   half hour on. Until then headroom covers four fifths of past growth and releases teach the hold.
+//!   half hour on; where bursts outrun every start, no more than two and a half times the least that
+//!   is late, less 1 %. Until then headroom covers four fifths of past growth and releases teach the hold.
 //!   So the hold is 5 to 30 minutes from then on, where rule 6 lets regret lengthen it to an hour: a
 //!   departure, whose figures are on the page of [`decision`].
 //! - Replicas that came for a backlog go a cold start after it is gone: the level holds what a burst
