@@ -9,12 +9,13 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
 
 use crate::gateway::Gateway;
 use crate::operator::INDEX;
@@ -87,7 +88,7 @@ impl Engines {
                     gateway.set_backends(ready.values().copied().collect());
                     lock(&shared).follow(ready, &dir);
                 }
-                tokio::time::sleep(INTERVAL).await;
+                sleep(INTERVAL).await;
             }
         });
         Engines { running, watcher }
@@ -107,7 +108,7 @@ impl Engines {
                 return addresses;
             }
             assert!(Instant::now() < end, "{count} engines; now {addresses:?}");
-            tokio::time::sleep(INTERVAL).await;
+            sleep(INTERVAL).await;
         }
     }
 
