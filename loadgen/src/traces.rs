@@ -12,8 +12,10 @@
 //! | `csv` | `t_s,input_tokens,output_tokens[,cached_tokens]` | as written |
 //!
 //! Names are compared without case; other columns, empty lines and lines with `#` in front are
-//! skipped. Fields may be quoted, but hold no comma. A length of 0, as failed requests have it,
-//! counts as 1. A time later than 213 days is an error ([`MOST_S`]).
+//! skipped. Fields may be quoted. What no request can be is refused: more fields than the header
+//! has names, more cached tokens than the prompt has, more hashes than its segments. A length of 0,
+//! as BurstGPT's failed requests have it, counts as 1, and [`Trace::empty`] tells in how many rows.
+//! A time later than 213 days is an error ([`MOST_S`]).
 //!
 //! ```
 //! use loadgen::traces::{Curve, Lengths, Process, generate};
@@ -38,6 +40,8 @@ mod scale;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::engine::Prefix;
 
@@ -139,7 +143,29 @@ impl Default for Options {
 /// The arrivals of a trace, in order. Ends after the first error.
 pub struct Trace {
     rows: Rows,
+    empty: Empty,
     ended: bool,
+}
+
+/// The rows read so far with a length of 0, which counts as 1; shared with who reads.
+#[derive(Debug, Clone, Default)]
+pub struct Empty(Arc<AtomicU64>);
+
+impl Empty {
+    /// How many.
+    #[must_use]
+    pub fn n(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// A length that can be asked for.
+    fn raised(&self, length: Length) -> Length {
+        let raised = length.raised();
+        if raised != length {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+        raised
+    }
 }
 
 /// What the rows of a trace are.
@@ -149,6 +175,12 @@ enum Rows {
 }
 
 impl Trace {
+    /// Rows with a length of 0, to be asked for their number while the trace is read.
+    #[must_use]
+    pub fn empty(&self) -> Empty {
+        self.empty.clone()
+    }
+
     /// Seconds that the bins read so far last, those without a request too; `None` where rows are
     /// requests, whose trace ends with the last.
     #[must_use]
@@ -196,14 +228,18 @@ pub fn read(path: &Path, format: Format, options: &Options) -> Result<Trace, Err
             return Err(Error::Option { option, value, least, most });
         }
     }
+    let empty = Empty::default();
+    let seen = empty.clone();
     let rows = match format {
         Format::Azure | Format::Burstgpt | Format::Csv => {
-            Rows::Requests(scale::scaled(requests::Requests::open(path, format)?, options))
+            Rows::Requests(scale::scaled(requests::Requests::open(path, format, seen)?, options))
         }
-        Format::Mooncake => Rows::Requests(scale::scaled(mooncake::Mooncake::open(path)?, options)),
+        Format::Mooncake => {
+            Rows::Requests(scale::scaled(mooncake::Mooncake::open(path, seen)?, options))
+        }
         Format::Counts => Rows::Bins(Box::new(counts::Counts::open(path, options)?)),
     };
-    Ok(Trace { rows, ended: false })
+    Ok(Trace { rows, empty, ended: false })
 }
 
 /// Why a trace cannot be read.

@@ -129,7 +129,13 @@ impl FromStr for Curve {
             let rate = |text: &str| {
                 let rate: Option<f64> = text.trim().parse().ok();
                 rate.filter(|rate| (0.0..=MOST_PER_S).contains(rate)).ok_or_else(|| {
-                    error("expected requests a second, 0 to 1000000, or two of them with a - or ~")
+                    // Of 1e-3 the - stands between two rates.
+                    error(match text.trim().ends_with(['e', 'E']) {
+                        true => "expected digits without an exponent, such as 0.001",
+                        false => {
+                            "expected requests a second, 0 to 1000000, or two of them with a - or ~"
+                        }
+                    })
                 })
             };
             let (from_per_s, to_per_s) = (rate(from)?, rate(to)?);

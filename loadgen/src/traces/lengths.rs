@@ -9,12 +9,10 @@ use rand_distr::{Distribution as _, LogNormal, Open01};
 use rand_pcg::Pcg64Mcg;
 
 use super::Error;
-use super::lines::{Column, Table};
+use super::lines::{Column, MOST_TOKENS, Table};
 
 /// A pool of lengths is held in memory, 12 bytes each.
 const MOST_ROWS: usize = 5_000_000;
-/// No model has a longer context.
-const MOST_TOKENS: f64 = 1e8;
 
 static COLUMNS: [Column; 3] = [
     Column {
@@ -39,6 +37,18 @@ pub struct Length {
     pub output_tokens: u32,
     /// Leading tokens of the prompt that are in the prefix cache already.
     pub cached_tokens: u32,
+}
+
+impl Length {
+    /// The same with a token where there was none: neither is asked for with 0.
+    pub(super) fn raised(self) -> Length {
+        let Length { input_tokens, output_tokens, cached_tokens } = self;
+        Length {
+            input_tokens: input_tokens.max(1),
+            output_tokens: output_tokens.max(1),
+            cached_tokens,
+        }
+    }
 }
 
 /// Where lengths come from.
@@ -78,14 +88,7 @@ impl Lengths {
                 return Err(Error::TooMany { path, most: MOST_ROWS });
             }
             let row = table.row();
-            pool.push(Length {
-                input_tokens: table.tokens(&row, 0)?,
-                output_tokens: table.tokens(&row, 1)?,
-                cached_tokens: match row[2] {
-                    "" | "0" => 0,
-                    _ => table.tokens(&row, 2)?,
-                },
-            });
+            pool.push(table.length(&row, [0, 1, 2])?.raised());
         }
         if pool.is_empty() {
             return Err(table.lines().empty("one pair of lengths a row"));
@@ -146,7 +149,7 @@ impl Size {
             clippy::cast_sign_loss,
             reason = "clamped to 1 … 1e8"
         )]
-        let tokens = tokens.round().clamp(1.0, MOST_TOKENS) as u32;
+        let tokens = tokens.round().clamp(1.0, f64::from(MOST_TOKENS)) as u32;
         tokens
     }
 }
@@ -159,7 +162,7 @@ impl FromStr for Size {
         let (mean, cv) = text.split_once(':').unwrap_or((text, "0"));
         let mean: f64 = mean.trim().parse().map_err(|_not_a_number| error())?;
         let cv: f64 = cv.trim().parse().map_err(|_not_a_number| error())?;
-        if !(1.0..=MOST_TOKENS).contains(&mean) || !(0.0..=10.0).contains(&cv) {
+        if !(1.0..=f64::from(MOST_TOKENS)).contains(&mean) || !(0.0..=10.0).contains(&cv) {
             return Err(error());
         }
         let spread = match cv > 0.0 {
@@ -180,11 +183,11 @@ impl fmt::Display for Size {
     }
 }
 
-/// The text is no number of tokens.
+/// The text is no number of tokens, or of what else has a size, such as a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "\"{text}\" is no size: expected a mean of 1 to 100000000 tokens, alone or with a spread of 0 \
-     to 10 of it, such as 500 or 500:0.8"
+    "\"{text}\" is no size: expected a mean of 1 to 100000000, alone or with a spread of 0 to 10 of \
+     it, such as 500 or 500:0.8"
 )]
 pub struct SizeError {
     text: String,

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
-use super::Error;
+use super::{Error, Length};
 use crate::files;
 use crate::text::shortened;
 
@@ -14,6 +14,10 @@ use crate::text::shortened;
 const MOST_BYTES: u64 = 1 << 20;
 /// How much of a bad value an error repeats.
 const SHOWN_CHARS: usize = 60;
+/// No model has a longer context.
+pub(super) const MOST_TOKENS: u32 = 100_000_000;
+/// The words for a length; see [`MOST_TOKENS`].
+const TOKENS: &str = "a whole number of tokens, at most 100000000";
 /// The most columns that a format asks for.
 const MOST_COLUMNS: usize = 4;
 
@@ -65,6 +69,12 @@ impl Lines {
         text.trim_start_matches('\u{feff}').trim()
     }
 
+    /// A length in tokens, as a line of JSON has it.
+    pub(super) fn whole_tokens(&self, column: &'static str, tokens: u64) -> Result<u32, Error> {
+        let whole = u32::try_from(tokens).ok().filter(|tokens| *tokens <= MOST_TOKENS);
+        whole.ok_or_else(|| self.fault(column, &tokens.to_string(), TOKENS))
+    }
+
     /// An error about a value of the present line.
     pub(super) fn fault(&self, column: &'static str, value: &str, expected: &'static str) -> Error {
         let value = shortened(value, SHOWN_CHARS);
@@ -107,6 +117,8 @@ pub(super) struct Table {
     columns: &'static [Column],
     /// For each wanted column its number in the file.
     positions: [Option<usize>; MOST_COLUMNS],
+    /// Columns of the file.
+    width: usize,
 }
 
 impl Table {
@@ -129,12 +141,18 @@ impl Table {
                 });
             }
         }
-        Ok(Table { lines, columns, positions })
+        let width = fields(lines.text()).count();
+        Ok(Table { lines, columns, positions, width })
     }
 
     /// Moves to the next row; false at the end.
     pub(super) fn advance(&mut self) -> Result<bool, Error> {
-        self.lines.advance()
+        let is_row = self.lines.advance()?;
+        if is_row && fields(self.lines.text()).skip(self.width).any(|field| !field.is_empty()) {
+            let expected = "no more fields than the header has names";
+            return Err(self.lines.fault("line", self.lines.text(), expected));
+        }
+        Ok(is_row)
     }
 
     /// The fields of the present row, in the order of the columns asked for; empty where there is
@@ -151,17 +169,27 @@ impl Table {
         row
     }
 
-    /// Reads a length in tokens from column `column` of the row; 0 counts as 1.
+    /// Reads a length in tokens from column `column` of the row.
     pub(super) fn tokens(&self, row: &[&str], column: usize) -> Result<u32, Error> {
         let text = row.get(column).copied().unwrap_or_default();
-        let tokens: u32 = text.parse().or_else(|_not_whole| {
-            // Some tools write whole numbers as `374.0`.
-            match text.strip_suffix(".0").map(str::parse) {
-                Some(Ok(tokens)) => Ok(tokens),
-                _ => Err(self.fault(row, column, "a whole number of tokens")),
-            }
-        })?;
-        Ok(tokens.max(1))
+        // Some tools write whole numbers as `374.0`.
+        let tokens = text.strip_suffix(".0").unwrap_or(text).parse().ok();
+        tokens.filter(|n| *n <= MOST_TOKENS).ok_or_else(|| self.fault(row, column, TOKENS))
+    }
+
+    /// Reads the lengths of one request from three columns, the last of which may be empty.
+    pub(super) fn length(&self, row: &[&str], columns: [usize; 3]) -> Result<Length, Error> {
+        let [input, output, cached] = columns;
+        let (input_tokens, output_tokens) = (self.tokens(row, input)?, self.tokens(row, output)?);
+        let cached_tokens = match row.get(cached).copied().unwrap_or_default() {
+            "" => 0,
+            _ => self.tokens(row, cached)?,
+        };
+        if cached_tokens > input_tokens {
+            let expected = "no more than the tokens of the prompt, of which they are the first";
+            return Err(self.fault(row, cached, expected));
+        }
+        Ok(Length { input_tokens, output_tokens, cached_tokens })
     }
 
     /// Reads a finite number that is not negative.

@@ -7,7 +7,7 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
 use super::lines::{Column, Table};
-use super::{Arrival, Error, Format, Length, MOST_S};
+use super::{Arrival, Empty, Error, Format, MOST_S};
 
 const TIME: usize = 0;
 const INPUT: usize = 1;
@@ -48,17 +48,18 @@ pub(super) struct Requests {
     clock: Clock,
     last_s: f64,
     n_rows: u64,
+    empty: Empty,
 }
 
 impl Requests {
-    pub(super) fn open(path: &Path, format: Format) -> Result<Requests, Error> {
+    pub(super) fn open(path: &Path, format: Format, empty: Empty) -> Result<Requests, Error> {
         let (columns, clock): (&'static [Column], Clock) = match format {
             Format::Azure => (&AZURE, Clock::Date { first: None }),
             Format::Burstgpt => (&BURSTGPT, Clock::SinceFirst { first_s: None }),
             Format::Csv | Format::Counts | Format::Mooncake => (&PLAIN, Clock::Seconds),
         };
         let table = Table::open(path, columns)?;
-        Ok(Requests { table, clock, last_s: 0.0, n_rows: 0 })
+        Ok(Requests { table, clock, last_s: 0.0, n_rows: 0, empty })
     }
 
     fn read(&mut self) -> Result<Option<Arrival>, Error> {
@@ -92,14 +93,8 @@ impl Requests {
             return Err(table.fault(&row, TIME, expected));
         }
         self.last_s = t_s;
-        let input_tokens = table.tokens(&row, INPUT)?;
-        let output_tokens = table.tokens(&row, OUTPUT)?;
-        let cached_tokens = match row[CACHED] {
-            "" | "0" => 0,
-            _ => table.tokens(&row, CACHED)?,
-        };
-        let length = Length { input_tokens, output_tokens, cached_tokens };
-        Ok(Some(Arrival::new(t_s, length)))
+        let length = table.length(&row, [INPUT, OUTPUT, CACHED])?;
+        Ok(Some(Arrival::new(t_s, self.empty.raised(length))))
     }
 }
 

@@ -134,12 +134,14 @@ fn what_is_wrong_is_named_with_its_place() {
         (
             Format::Csv,
             "t_s,input_tokens,output_tokens\n0,1,2\n1,ten,2\n",
-            "FILE, line 3: `input_tokens` is \"ten\": expected a whole number of tokens",
+            "FILE, line 3: `input_tokens` is \"ten\": expected a whole number of tokens, at most \
+             100000000",
         ),
         (
             Format::Csv,
             "t_s,input_tokens,output_tokens\n0,1\n",
-            "FILE, line 2: `output_tokens` is \"\": expected a whole number of tokens",
+            "FILE, line 2: `output_tokens` is \"\": expected a whole number of tokens, at most \
+             100000000",
         ),
         (
             Format::Csv,
@@ -155,7 +157,8 @@ fn what_is_wrong_is_named_with_its_place() {
         (
             Format::Csv,
             "t_s,input_tokens,output_tokens\n2,5000000000,2\n",
-            "FILE, line 2: `input_tokens` is \"5000000000\": expected a whole number of tokens",
+            "FILE, line 2: `input_tokens` is \"5000000000\": expected a whole number of tokens, at \
+             most 100000000",
         ),
         (
             Format::Csv,
@@ -211,6 +214,69 @@ fn bins_end_with_the_clock() {
     let mut trace = read(file.path(), Format::Counts, &options).unwrap();
     let error = trace.next().unwrap().unwrap_err().to_string();
     assert!(error.contains("line 20: `count` is \"0\": expected no row whose bin ends"), "{error}");
+}
+
+#[test]
+fn a_row_that_no_request_can_be_is_refused() {
+    for (format, text, expected) in [
+        (
+            Format::Csv,
+            "t_s,input_tokens,output_tokens,cached_tokens\n0,5,1,5\n0,5,1,9\n",
+            "FILE, line 3: `cached_tokens` is \"9\": expected no more than the tokens of the prompt, \
+             of which they are the first",
+        ),
+        (
+            Format::Csv,
+            "t_s,input_tokens,output_tokens\n0,5,1,,\n0,5,1,7,8\n",
+            "FILE, line 3: `line` is \"0,5,1,7,8\": expected no more fields than the header has names",
+        ),
+        (
+            Format::Counts,
+            "count\n1\n2,3\n",
+            "FILE, line 3: `line` is \"2,3\": expected no more fields than the header has names",
+        ),
+        (
+            Format::Mooncake,
+            "{\"timestamp\":0,\"input_length\":1025,\"output_length\":1,\"hash_ids\":[1,2,3]}\n\
+             {\"timestamp\":0,\"input_length\":1024,\"output_length\":1,\"hash_ids\":[1,2,3]}\n",
+            "FILE, line 2: `hash_ids` is \"3 hashes\": expected no more than one for each 512 tokens of \
+             `input_length` begun",
+        ),
+        (
+            Format::Mooncake,
+            "{\"timestamp\":0,\"input_length\":5000000000,\"output_length\":1}\n",
+            "FILE, line 1: `input_length` is \"5000000000\": expected a whole number of tokens, at most \
+             100000000",
+        ),
+    ] {
+        assert_eq!(error(format, text), expected);
+    }
+}
+
+#[test]
+fn rows_without_a_token_count_as_1_and_are_counted() {
+    let burst = "Timestamp,Request tokens,Response tokens\n5,472,18\n6,472,0\n7,0,0\n";
+    let mooncake = "{\"timestamp\":0,\"input_length\":9,\"output_length\":0}\n";
+    for (format, text, n) in [(Format::Burstgpt, burst, 2), (Format::Mooncake, mooncake, 1)] {
+        let file = file(text);
+        let mut trace = read(file.path(), format, &Options::default()).unwrap();
+        let lengths: Vec<u32> = trace.by_ref().map(|row| row.unwrap().output_tokens).collect();
+        assert_eq!(lengths.iter().filter(|tokens| **tokens == 1).count(), n);
+        assert_eq!(trace.empty().n(), n as u64);
+    }
+}
+
+#[test]
+fn a_pool_of_lengths_is_held_to_the_same_rows() {
+    let load = |text: &str| Lengths::load(file(text).path());
+    let Lengths::Pool(pool) = load("input_tokens,output_tokens\n7,0\n").unwrap() else {
+        panic!("a pool");
+    };
+    assert_eq!((pool[0].input_tokens, pool[0].output_tokens), (7, 1));
+    for row in ["5,1,9", "5,1,2,7", "200000000,1,2"] {
+        let error = load(&format!("input_tokens,output_tokens,cached_tokens\n{row}\n"));
+        assert!(error.unwrap_err().to_string().contains("line 2: "), "{row}");
+    }
 }
 
 #[test]
