@@ -280,10 +280,7 @@ async fn faults(State(backend): State<Arc<Backend>>) -> String {
 
 async fn order(State(backend): State<Arc<Backend>>, body: String) -> Result<String, ApiError> {
     let orders: Result<Vec<Order>, _> = body.split_whitespace().map(str::parse).collect();
-    for order in orders.map_err(|error| ApiError::bad_request(error.to_string()))? {
-        backend.order(order);
-    }
-    Ok(backend.faults())
+    Ok(backend.order(orders.map_err(|error| ApiError::bad_request(error.to_string()))?))
 }
 
 async fn call_off(State(backend): State<Arc<Backend>>) {

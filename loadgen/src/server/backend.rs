@@ -249,8 +249,16 @@ impl Backend {
         self.change(State::terminate);
     }
 
-    pub(super) fn order(&self, order: Order) {
-        self.change(|state, now| state.schedule.add(order, now));
+    /// Takes orders, and tells what is in force or to come then: what is over in a moment too.
+    pub(super) fn order(&self, orders: Vec<Order>) -> String {
+        let mut told = String::new();
+        self.change(|state, now| {
+            orders.into_iter().for_each(|order| state.schedule.add(order, now));
+            told = state.schedule.lines(now);
+            // What begins now has begun when it is told.
+            state.catch_up(now);
+        });
+        told
     }
 
     pub(super) fn call_off(&self) {

@@ -35,6 +35,11 @@ pub enum Pathology {
 }
 
 impl Pathology {
+    /// Whether it is over as soon as it has begun.
+    fn is_moment(&self) -> bool {
+        matches!(self, Pathology::CounterReset | Pathology::OomKill(_))
+    }
+
     pub(super) fn scrape_ms(&self) -> Option<u64> {
         if let Pathology::SlowScrape(ms) = self { Some(*ms) } else { None }
     }
@@ -248,11 +253,7 @@ impl Schedule {
             })
             .collect();
         // What happens in a moment is over with it.
-        self.planned.retain(|planned| {
-            let moment =
-                matches!(planned.order.pathology, Pathology::CounterReset | Pathology::OomKill(_));
-            !(moment && planned.has_begun)
-        });
+        self.planned.retain(|planned| !(planned.order.pathology.is_moment() && planned.has_begun));
         begun
     }
 
@@ -273,9 +274,10 @@ impl Schedule {
     /// One line for each fault in force or to come.
     pub(super) fn lines(&self, now: Time) -> String {
         let line = |planned: &Planned| {
-            let seconds = |at: Time| duration::format_millis(at.since(now) / PS_PER_MS);
-            let state = match (planned.has_begun, planned.until) {
+            let seconds = |at: Time| duration::format_millis(shown_ms(at.since(now) / PS_PER_MS));
+            let state = match (planned.from <= now, planned.until) {
                 (false, _) => format!("in {}", seconds(planned.from)),
+                (true, _) if planned.order.pathology.is_moment() => "now".to_owned(),
                 (true, Time::MAX) => "in force".to_owned(),
                 (true, until) => format!("in force for {}", seconds(until)),
             };
@@ -283,6 +285,12 @@ impl Schedule {
         };
         self.planned.iter().map(line).collect()
     }
+}
+
+/// Milliseconds that are left, beyond a second in whole ones of these: not less than there are, so
+/// that what was ordered a moment ago has all of its time.
+fn shown_ms(left_ms: u64) -> u64 {
+    if left_ms < 1_000 { left_ms } else { left_ms.next_multiple_of(1_000) }
 }
 
 #[cfg(test)]
@@ -320,6 +328,25 @@ mod tests {
             let error = text.parse::<Order>().unwrap_err().to_string();
             assert!(error.starts_with(expect), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn an_order_is_listed_with_all_of_its_time_and_a_moment_too() {
+        let listed = |orders: &str, now_ms: u64| {
+            let mut schedule = Schedule::default();
+            for order in orders.split(' ') {
+                schedule.add(order.parse().unwrap(), Time::from_millis(500));
+            }
+            schedule.lines(Time::from_millis(now_ms))
+        };
+        assert_eq!(listed("hang+2s", 500), "hang: in force for 2s\n");
+        assert_eq!(listed("hang+2s", 501), "hang: in force for 2s\n");
+        assert_eq!(listed("hang+2s", 1_600), "hang: in force for 900ms\n");
+        assert_eq!(listed("hang@1h", 501), "hang: in 1h\n");
+        assert_eq!(
+            listed("counter-reset oom-kill=3s+2s", 500),
+            "counter-reset: now\noom-kill=3s: now\n"
+        );
     }
 
     #[test]
