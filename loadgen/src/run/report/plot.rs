@@ -17,6 +17,8 @@ pub(super) struct Line<'a> {
     pub(super) points: Vec<(f64, Option<f64>)>,
     /// Holds its value until the next point.
     pub(super) is_step: bool,
+    /// Lets those below it be seen where they are the same.
+    pub(super) is_dashed: bool,
 }
 
 /// A plot.
@@ -94,8 +96,13 @@ impl Plot<'_> {
             if path.is_empty() {
                 continue;
             }
-            svg.push_str(&format!("<path d=\"{path}\" stroke=\"{colour}\"/>"));
-            legend.push_str(&format!("<span style=\"color:{colour}\">■</span> {} ", line.name));
+            let (dash, mark) = match line.is_dashed {
+                true => (" stroke-dasharray=\"5 5\"", "┅"),
+                false => ("", "■"),
+            };
+            svg.push_str(&format!("<path d=\"{path}\" stroke=\"{colour}\"{dash}/>"));
+            let name = line.name;
+            legend.push_str(&format!("<span style=\"color:{colour}\">{mark}</span> {name} "));
         }
         svg.push_str(&format!("</svg><div>{legend}</div></figure>\n"));
         svg

@@ -5,6 +5,7 @@ use std::fmt;
 use super::{ClassReport, Client, Phase, Report, Summary};
 use crate::run::elasticity::Elasticity;
 use crate::run::engines::Look;
+use crate::run::knee::Knee;
 use crate::run::seeds::Seeds;
 use crate::run::slo::Unit;
 use crate::spread::Spread;
@@ -42,31 +43,7 @@ pub(super) fn render(report: &Report) -> String {
     engines(&mut text, &report.engines);
     client(&mut text, &report.client);
     if let Some(knee) = &report.knee {
-        push(&mut text, format_args!(""));
-        wrapped(&mut text, "", &knee.verdict());
-        push(
-            &mut text,
-            format_args!("  rate/s       carried  within SLO   TTFT p99   TPOT p99  errors"),
-        );
-        for step in &knee.steps {
-            push(
-                &mut text,
-                format_args!(
-                    "{} {:<10} {:>9} {:>11} {:>10} {:>10} {:>7}",
-                    match (step.interrupted, step.holds) {
-                        (true, _) => '…',
-                        (false, true) => ' ',
-                        (false, false) => '✗',
-                    },
-                    significant(step.rate),
-                    step.carried_rate.map_or_else(none, significant),
-                    percent(step.attainment),
-                    seconds(step.ttft_p99),
-                    seconds(step.tpot_p99),
-                    step.errors
-                ),
-            );
-        }
+        steps(&mut text, knee);
     }
     if let Some(seeds) = &report.seeds {
         over_seeds(&mut text, seeds);
@@ -79,13 +56,41 @@ pub(super) fn render(report: &Report) -> String {
     text
 }
 
+/// What a search found, and its steps from the lowest rate to the highest.
+fn steps(text: &mut String, knee: &Knee) {
+    push(text, format_args!(""));
+    wrapped(text, "", &knee.verdict());
+    push(text, format_args!("  rate/s       carried  within SLO   TTFT p99   TPOT p99  errors"));
+    let mut steps: Vec<_> = knee.steps.iter().collect();
+    steps.sort_by(|a, b| a.rate.total_cmp(&b.rate));
+    for step in steps {
+        push(
+            text,
+            format_args!(
+                "{} {:<10} {:>9} {:>11} {:>10} {:>10} {:>7}",
+                match (step.interrupted, step.holds) {
+                    (true, _) => '…',
+                    (false, true) => ' ',
+                    (false, false) => '✗',
+                },
+                significant(step.rate),
+                step.carried_rate.map_or_else(none, significant),
+                percent(step.attainment),
+                seconds(step.ttft_p99),
+                seconds(step.tpot_p99),
+                step.errors
+            ),
+        );
+    }
+}
+
 /// How far the runs agree.
 fn over_seeds(text: &mut String, seeds: &Seeds) {
     push(text, format_args!(""));
     let (first, last) = (seeds.seeds.first(), seeds.seeds.last());
     if let (Some(first), Some(last)) = (first, last) {
         let n = seeds.seeds.len();
-        push(
+        say(
             text,
             format_args!("{n} runs, seeds {first} to {last}: mean ± 95 % (above: all of them)"),
         );
@@ -110,7 +115,7 @@ fn verdicts(text: &mut String, report: &Report) {
             (Some(time_s), Unit::Seconds, _) => format!("measured {}", seconds(Some(time_s))),
         };
         let word = if verdict.holds { "holds" } else { "FAILS" };
-        push(text, format_args!("required {}: {word}, {measured}", verdict.requirement));
+        say(text, format_args!("required {}: {word}, {measured}", verdict.requirement));
     }
     for warning in &report.warnings {
         wrapped(text, "WARNING: ", warning);
@@ -125,7 +130,7 @@ fn head(text: &mut String, report: &Report) {
         [] => String::new(),
     };
     wrapped(text, "", &format!("{targets}: {}, seed {}", report.load, report.seed));
-    push(
+    say(
         text,
         format_args!(
             "{:.1} s: {} due, {} sent, {} whole, {} errors, {} unfinished",
@@ -138,9 +143,9 @@ fn head(text: &mut String, report: &Report) {
         ),
     );
     if total.retries > 0 {
-        push(text, format_args!("sent again after a refusal: {} times", total.retries));
+        say(text, format_args!("sent again after a refusal: {} times", total.retries));
     }
-    push(
+    say(
         text,
         format_args!(
             "offered {}/s, achieved {}/s, within SLO {}/s ({}); {} tokens/s",
@@ -250,7 +255,7 @@ fn errors(text: &mut String, report: &Report) {
 
 fn elasticity(text: &mut String, elasticity: &Elasticity) {
     push(text, format_args!(""));
-    push(
+    say(
         text,
         format_args!(
             "first token of all after {}{}; longest silence {}",
@@ -259,7 +264,7 @@ fn elasticity(text: &mut String, elasticity: &Elasticity) {
             seconds(Some(elasticity.longest_silence_s))
         ),
     );
-    push(
+    say(
         text,
         format_args!(
             "lost {} ({} cut short), held {}; {} request-s beyond the SLO, in {} of the time",
@@ -272,11 +277,11 @@ fn elasticity(text: &mut String, elasticity: &Elasticity) {
     );
     const SHOWN: usize = 20;
     for event in elasticity.scale_events.iter().take(SHOWN) {
-        push(
+        wrapped(
             text,
-            format_args!(
-                "  at {:>7.1} s: {} → {} replicas, {} lost, {} cut, {} held, worst TTFT {}",
-                event.at_s,
+            &format!("  at {:>7.1} s: ", event.at_s),
+            &format!(
+                "{} → {} replicas, {} lost, {} cut, {} held, worst TTFT {}",
                 event.from,
                 event.to,
                 event.lost,
@@ -293,7 +298,7 @@ fn elasticity(text: &mut String, elasticity: &Elasticity) {
     if let (Some(replica_s), cost) =
         (elasticity.replica_seconds, elasticity.gpu_seconds_per_good_token)
     {
-        push(
+        say(
             text,
             format_args!(
                 "{} replica-seconds, {} GPU-seconds a good token",
@@ -310,14 +315,14 @@ fn engines(text: &mut String, looks: &[Look]) {
     if let (Some(running), Some(waiting)) = (most(|look| look.running), most(|look| look.waiting)) {
         let usage = most(|look| look.kv_usage)
             .map_or_else(String::new, |usage| format!(", KV cache {} used", percent(Some(usage))));
-        push(text, format_args!("engines at most: {running} running, {waiting} waiting{usage}"));
+        say(text, format_args!("engines at most: {running} running, {waiting} waiting{usage}"));
     }
 }
 
 /// What the load generator could have sent.
 fn client(text: &mut String, client: &Client) {
     if let (Some(cpu_s), Some(rate)) = (client.cpu_s_per_request, client.ceiling_rate) {
-        push(
+        say(
             text,
             format_args!(
                 "this client: {} of processor time a request, {}/s at most ({} threads)",
@@ -332,6 +337,11 @@ fn client(text: &mut String, client: &Client) {
 fn push(text: &mut String, arguments: fmt::Arguments<'_>) {
     text.push_str(&arguments.to_string());
     text.push('\n');
+}
+
+/// A sentence in lines.
+fn say(text: &mut String, arguments: fmt::Arguments<'_>) {
+    wrapped(text, "", &arguments.to_string());
 }
 
 /// Words in lines, the further ones indented as far as the first word.
@@ -372,4 +382,43 @@ pub(crate) fn significant(number: f64) -> String {
         _ => 0,
     };
     format!("{number:.decimals$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::knee::{Limit, Step};
+
+    #[test]
+    fn the_steps_of_a_search_stand_in_the_order_of_their_rates() {
+        let step = |rate: f64| Step {
+            rate,
+            scheduled: 10,
+            completed: 10,
+            errors: 0,
+            attainment: None,
+            attainment_interval: None,
+            achieved_rate: None,
+            carried_rate: None,
+            queue_grows: None,
+            ttft_p99: None,
+            tpot_p99: None,
+            holds: rate < 3.0,
+            fails: Vec::new(),
+            interrupted: false,
+        };
+        let knee = Knee {
+            rate: Some(2.0),
+            fails_at: Some(2.83),
+            limit: Limit::Service,
+            required: Vec::new(),
+            attainment: None,
+            steps: [1.0, 2.0, 4.0, 2.83].map(step).into(),
+        };
+        let mut text = String::new();
+        steps(&mut text, &knee);
+        let rates = text.lines().skip_while(|line| !line.contains("rate/s")).skip(1);
+        let rates: Vec<&str> = rates.map(|line| line.get(..8).unwrap().trim()).collect();
+        assert_eq!(rates, ["1.00", "2.00", "2.83", "✗ 4.00"]);
+    }
 }
