@@ -3,6 +3,7 @@
 //! Holds no logic of a command: each has a module of its own with its flags and its `run`.
 
 use std::io::Write as _;
+use std::ops::RangeInclusive;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -40,6 +41,28 @@ pub enum Command {
     Run(Box<run::Args>),
     /// Set two results beside each other, and say whether they differ by more than chance.
     Compare(compare::Args),
+}
+
+/// Reads a whole number in a range, and says what was expected.
+pub(crate) fn whole<T: TryFrom<u64>>(
+    range: RangeInclusive<u64>,
+) -> impl Fn(&str) -> Result<T, String> + Clone {
+    move |text| {
+        let number = text.parse().ok().filter(|number| range.contains(number));
+        let expected = || match range.end() {
+            &u64::MAX => format!("expected a whole number, {} or more", range.start()),
+            most => format!("expected a whole number, {} to {most}", range.start()),
+        };
+        number.and_then(|number| T::try_from(number).ok()).ok_or_else(expected)
+    }
+}
+
+/// Reads a number in a range, and says what was expected.
+pub(crate) fn number(range: RangeInclusive<f64>) -> impl Fn(&str) -> Result<f64, String> + Clone {
+    move |text| {
+        let number = text.parse().ok().filter(|number| range.contains(number));
+        number.ok_or_else(|| format!("expected a number, {} to {}", range.start(), range.end()))
+    }
 }
 
 impl Args {

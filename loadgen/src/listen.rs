@@ -3,13 +3,13 @@
 //!
 //! Must not know what is served.
 
-use std::future::Future;
 use std::net::SocketAddr;
 
 use anyhow::Context as _;
+use futures_util::future::select_all;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Reads HOST:PORT, where HOST is an IP address or `localhost`.
 pub(crate) fn address(text: &str) -> Result<SocketAddr, &'static str> {
@@ -32,17 +32,33 @@ pub(crate) async fn bind(first: SocketAddr, higher: usize) -> anyhow::Result<Tcp
     listener.with_context(|| format!("failed to listen on {address}"))
 }
 
-/// Ends at the first SIGTERM or SIGINT after this call, which has taken both over from their
-/// defaults when it returns.
-pub(crate) fn ended() -> anyhow::Result<impl Future<Output = ()>> {
-    let mut terminate = signal(SignalKind::terminate()).context("failed to watch SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("failed to watch SIGINT")?;
-    Ok(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-    })
+/// What ends a program: SIGTERM, SIGINT, and SIGHUP, which comes when its terminal has gone, unless
+/// it was started to outlive that (`nohup`).
+#[derive(Debug)]
+pub(crate) struct Signals(Vec<Signal>);
+
+impl Signals {
+    /// Takes them over from their defaults.
+    pub(crate) fn watch() -> anyhow::Result<Signals> {
+        let hangup = (!ignores_hangup()).then_some(("SIGHUP", SignalKind::hangup()));
+        let ends = [("SIGTERM", SignalKind::terminate()), ("SIGINT", SignalKind::interrupt())];
+        let watch = |(name, kind)| signal(kind).with_context(|| format!("failed to watch {name}"));
+        Ok(Signals(ends.into_iter().chain(hangup).map(watch).collect::<anyhow::Result<_>>()?))
+    }
+
+    /// Ends at the first of them since the last call, or since all are watched.
+    pub(crate) async fn next(&mut self) {
+        let each = self.0.iter_mut().map(|signal| Box::pin(signal.recv()));
+        let _which = select_all(each).await;
+    }
+}
+
+/// Whether whoever started this process had it ignore SIGHUP. Where the system does not tell, not.
+fn ignores_hangup() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    // A bit for each signal, from 1 on; SIGHUP is the first.
+    ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|m| m & 1 == 1)
 }
 
 /// Lets this process open as many files as the machine allows it, and tells how many.

@@ -78,7 +78,7 @@ use self::requests::Requests;
 use self::slo::Requirement;
 use self::target::Target;
 use crate::traces::{self, Curve, Process, Size};
-use crate::{duration, files, listen};
+use crate::{args, duration, files, listen};
 
 /// A step of a search for the knee, unless `--duration` says otherwise.
 const KNEE_STEP_S: f64 = 20.0;
@@ -94,7 +94,8 @@ Examples:
 
 Exit codes: 0 measured, 1 a --require failed, 2 could not run, or nothing
 whole was answered, stopped or not: there is a report then, and no figure in
-it says much. A run that is stopped (Ctrl-C) is measured as far as it went.";
+it says much. A run that is stopped (Ctrl-C, SIGTERM, a lost terminal) is
+measured as far as it went.";
 
 /// Put load on an OpenAI-compatible server and report what its users would see.
 #[derive(Debug, clap::Args)]
@@ -141,7 +142,7 @@ pub struct Args {
     #[arg(
         long,
         value_name = "N",
-        value_parser = clap::value_parser!(u32).range(1..=1_000_000),
+        value_parser = args::whole::<u32>(1..=1_000_000),
         conflicts_with_all = ["rate", "trace", "arrival", "find_knee", "print_schedule"],
         help_heading = "When"
     )]
@@ -163,6 +164,7 @@ pub struct Args {
         long,
         value_name = "FACTOR",
         default_value_t = 1.0,
+        value_parser = args::number(1e-6..=1e4),
         requires = "trace",
         help_heading = "When"
     )]
@@ -170,10 +172,21 @@ pub struct Args {
     /// The width of a bin of a trace of counts: 10s, unless told otherwise.
     #[arg(long, value_name = "DURATION", value_parser = seconds, requires = "trace", help_heading = "When")]
     pub bin: Option<f64>,
-    /// How long requests come, 30d at most: 1m, or the trace's length; 20s for each step of
-    /// --find-knee.
+    /// How long requests come, 30d at most: 1m, or the trace's length, or until --count; 20s for each
+    /// step of --find-knee.
     #[arg(long, value_name = "DURATION", value_parser = seconds, help_heading = "When")]
     pub duration: Option<f64>,
+    /// End after so many requests were due, those of the warm-up among them, or after --duration
+    /// if that is sooner. AIPerf's --request-count, vLLM's --num-prompts.
+    #[arg(
+        long,
+        visible_aliases = ["request-count", "num-prompts"],
+        value_name = "N",
+        value_parser = args::whole::<u64>(1..=1_000_000_000_000),
+        conflicts_with_all = ["cooldown", "find_knee", "turns"],
+        help_heading = "When"
+    )]
+    pub count: Option<u64>,
     /// Requests due in this time are sent and not counted.
     #[arg(long, value_name = "DURATION", value_parser = seconds, default_value = "0", help_heading = "When")]
     pub warmup: f64,
@@ -187,7 +200,13 @@ pub struct Args {
     #[arg(long, help_heading = "When")]
     pub find_knee: bool,
     /// Settles everything that is drawn.
-    #[arg(long, default_value_t = 1, help_heading = "When")]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = args::whole::<u64>(0..=u64::MAX),
+        help_heading = "When"
+    )]
     pub seed: u64,
     /// Run this often, each time with another seed, so that it is seen how much of a figure is
     /// chance; `loadgen compare` tells two such results apart.
@@ -195,12 +214,13 @@ pub struct Args {
         long,
         value_name = "N",
         default_value_t = 1,
-        value_parser = clap::value_parser!(u16).range(1..=1_000),
+        value_parser = args::whole::<u16>(1..=1_000),
         conflicts_with_all = ["find_knee", "print_schedule"],
         help_heading = "When"
     )]
     pub seeds: u16,
-    /// Send nothing, and print when what would be sent: a trace for --trace-format csv.
+    /// Send nothing, and print when what would be sent: a trace for --trace-format csv, which has no
+    /// place for the hashes of Mooncake's.
     #[arg(long, conflicts_with_all = ["find_knee", "output"], help_heading = "When")]
     pub print_schedule: bool,
 
@@ -223,11 +243,17 @@ pub struct Args {
     /// How often users send again what was refused (no connection, 429, 5xx): after the server's
     /// Retry-After, else after 0.5 s, doubled each time, as OpenAI's client does.
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Users",
-        value_parser = clap::value_parser!(u8).range(0..=20))]
+        value_parser = args::whole::<u8>(0..=20))]
     pub retries: u8,
     /// At most so many retries for each request of the run, such as 0.1: clients with a budget, as
     /// service meshes have it, do not drown a server that refuses everything.
-    #[arg(long, value_name = "SHARE", requires = "retries", help_heading = "Users")]
+    #[arg(
+        long,
+        value_name = "SHARE",
+        value_parser = args::number(0.0..=1.0),
+        requires = "retries",
+        help_heading = "Users"
+    )]
     pub retry_budget: Option<f64>,
 
     /// Which of the APIs is asked.
@@ -314,7 +340,13 @@ pub struct Args {
     #[arg(long, help_heading = "Judging")]
     pub watch_engines: bool,
     /// GPUs of a replica.
-    #[arg(long, value_name = "N", default_value_t = 1.0, help_heading = "Judging")]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1.0,
+        value_parser = args::number(1e-3..=1e4),
+        help_heading = "Judging"
+    )]
     pub gpus_per_replica: f64,
 
     /// How the report is written.
@@ -341,11 +373,11 @@ pub struct Args {
     #[arg(long, value_name = "DURATION", value_parser = seconds, default_value = "30s", help_heading = "Limits")]
     pub grace: f64,
     /// Threads that send: as many as processors, unless told otherwise, but at most 8.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256), help_heading = "Limits")]
+    #[arg(long, value_name = "N", value_parser = args::whole::<u16>(1..=256), help_heading = "Limits")]
     pub threads: Option<u16>,
     /// The most connections in use at once; what is due beyond waits, and its waiting counts. Fewer
     /// than --threads: as many threads.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Limits")]
+    #[arg(long, value_name = "N", value_parser = args::whole::<u32>(1..=1_000_000), help_heading = "Limits")]
     pub connections: Option<u32>,
 }
 
@@ -393,8 +425,12 @@ impl Args {
         let mut display = Display::new(self.quiet);
         let checked = self.check_schedule(&plan, &mut display);
         display.end();
-        checked?;
+        plan.n_empty = checked?;
         if self.print_schedule {
+            if let Some(words) = report::empty_rows(&plan) {
+                // Who has closed standard error wants no word.
+                drop(writeln!(std::io::stderr(), "{words}"));
+            }
             return plan.write_schedule(out).map(|()| 0);
         }
         if let Some(path) = &self.output {
@@ -407,9 +443,9 @@ impl Args {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let report = runtime.block_on(async {
             let (interrupt, interrupted) = watch::channel(false);
-            let ended = listen::ended()?;
+            let mut signals = listen::Signals::watch()?;
             tokio::spawn(async move {
-                ended.await;
+                signals.next().await;
                 interrupt.send_replace(true);
             });
             let report = if self.find_knee {

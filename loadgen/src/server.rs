@@ -40,7 +40,7 @@ use self::clock::Clock;
 use crate::engine::{Condition, Profile, Spread, Stage};
 use crate::exposition::{Dialect, UnknownDialect};
 use crate::files::{self, MAX_KEY_BYTES};
-use crate::{duration, listen};
+use crate::{args, duration, listen};
 
 /// Threads for all replicas: their work is small, and the machine is the load generator's too.
 const N_THREADS: usize = 2;
@@ -58,7 +58,7 @@ pub struct Args {
 
     /// How many replicas, each one server, at PORT, PORT+1 and so on.
     #[arg(long, value_name = "N", default_value_t = 1,
-        value_parser = clap::value_parser!(u16).range(1..=4_096))]
+        value_parser = args::whole::<u16>(1..=4_096))]
     pub replicas: u16,
 
     /// Refuse connections for as long as a start takes: `profile` for its stages, drawn at random,
@@ -69,7 +69,7 @@ pub struct Args {
     /// Requests that run at once: vLLM's --max-num-seqs, llama.cpp's --parallel [default: the
     /// profile's; llama.cpp's 4 slots].
     #[arg(long, visible_alias = "parallel", value_name = "N",
-        value_parser = clap::value_parser!(u32).range(1..=65_536))]
+        value_parser = args::whole::<u32>(1..=65_536))]
     pub max_num_seqs: Option<u32>,
 
     /// Whose page, and which manners beside it; `--help` lists both.
@@ -97,17 +97,17 @@ pub struct Args {
 
     /// Engines in each server; several are in one page, told apart by their label.
     #[arg(long, visible_alias = "data-parallel-size", value_name = "N", default_value_t = 1,
-        value_parser = clap::value_parser!(u16).range(1..=64))]
+        value_parser = args::whole::<u16>(1..=64))]
     pub data_parallel: u16,
 
     /// API servers of each server; more than one changes what the page shows [default: one for
     /// each engine].
     #[arg(long, visible_alias = "api-server-count", value_name = "N",
-        value_parser = clap::value_parser!(u16).range(1..=64))]
+        value_parser = args::whole::<u16>(1..=64))]
     pub api_servers: Option<u16>,
 
     /// What cold starts and lengths of outputs are drawn from.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = args::whole::<u64>(0..=u64::MAX))]
     pub seed: u64,
 }
 
@@ -121,7 +121,8 @@ pub enum ColdStart {
 }
 
 impl Args {
-    /// Serves until SIGTERM or SIGINT, and until the servers have ended as the real one does.
+    /// Serves until SIGTERM or SIGINT, and until the servers have ended as the real one does, or
+    /// until a second of these.
     /// Says on standard output where each replica will listen.
     ///
     /// # Errors
@@ -145,7 +146,7 @@ impl Args {
         );
         let api_key = self.api_key_file.as_deref().map(read_key).transpose()?;
         let profile = Arc::new(self.adapted_profile()?);
-        let signalled = listen::ended()?;
+        let mut signals = listen::Signals::watch()?;
         let clock = Clock::start();
         let slots = Arc::new(Semaphore::new(listener::MAX_CONNECTIONS as usize));
         let mut backends = Vec::new();
@@ -180,8 +181,7 @@ impl Args {
             drivers.spawn(async move { driven.drive().await });
             backends.push(backend);
         }
-        signalled.await;
-        let signalled_again = listen::ended()?;
+        signals.next().await;
         for backend in &backends {
             backend.terminate();
         }
@@ -194,7 +194,7 @@ impl Args {
         };
         tokio::select! {
             () = ended => {}
-            () = signalled_again => {}
+            () = signals.next() => {}
         }
         Ok(())
     }
@@ -286,8 +286,12 @@ fn dialect(name: &str) -> Result<&'static Dialect, UnknownDialect> {
 }
 
 fn dialect_help() -> String {
-    let mut help = "Whose page, and which manners beside it. Whatever the dialect, requests are \
-        OpenAI's, answered in vLLM's form, and SIGTERM is vLLM's. The others' own are: /health, which \
+    let hanging = Dialect::ALL.iter().filter(|dialect| dialect.manners.hangs_on_sigterm);
+    let hanging: Vec<&str> = hanging.map(|dialect| dialect.name).collect();
+    let mut help = format!(
+        "Whose page, and which manners beside it. Whatever the dialect, requests are \
+        OpenAI's, answered in vLLM's form, and SIGTERM is vLLM's: {} leave connections open at \
+        it, and stay until their clients have gone or a second signal comes. The others' own are: /health, which \
         generates in sglang and tgi; llamacpp's slots, /slots, and 503 while it loads; nim's \
         /v1/health/ready; triton's /v2/health/ready (its port 8002 is --listen); trtllm's JSON at \
         /metrics, each step for one reader; underscores for sglang's and lmdeploy's colons where a \
@@ -295,8 +299,9 @@ fn dialect_help() -> String {
         inference protocol, vLLM's Rust front end and SGLang before 0.5. A page other than vLLM's has \
         the families of load, tokens and latency only. Uncaptured names are those of the engine's \
         own source or documentation, which no page of a running server was at hand to check; \
-        written ones those that its own metrics code wrote without an engine:"
-        .to_owned();
+        written ones those that its own metrics code wrote without an engine:",
+        hanging.join(", ")
+    );
     for dialect in Dialect::ALL {
         let page = dialect.paths.first().copied().unwrap_or_default();
         let known = dialect.evidence.word();

@@ -55,7 +55,7 @@ impl Args {
         // A page is short work: one thread serves a thousand nodes.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
-            let ended = listen::ended()?;
+            let mut signals = listen::Signals::watch()?;
             let mut listeners = Vec::new();
             for (index, node) in fleet.nodes.iter().enumerate() {
                 let listener = listen::bind(self.listen, index).await.with_context(|| {
@@ -65,7 +65,7 @@ impl Args {
                 listeners.push(listener);
             }
             out.flush()?;
-            serve(&fleet, listeners, ended).await
+            serve(&fleet, listeners, async move { signals.next().await }).await
         })
     }
 }

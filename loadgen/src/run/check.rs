@@ -39,25 +39,17 @@ impl Args {
             }
         }
         ensure!(
-            self.retry_budget.is_none_or(|share| (0.0..=1.0).contains(&share)),
-            "--retry-budget is out of range: expected retries for each request, 0 to 1"
-        );
-        ensure!(
             self.think <= 0.0 || self.users.is_some() || self.turns.is_some(),
             "--think is of no use: expected --users or --turns beside it"
-        );
-        let gpus = self.gpus_per_replica;
-        ensure!(
-            (1e-3..=1e4).contains(&gpus),
-            "--gpus-per-replica is {gpus}: expected 0.001 to 10000"
         );
         let mut names = HashSet::new();
         for ClassSpec { name, model, ttft_s, tpot_s, e2e_s, .. } in &self.class {
             ensure!(names.insert(name), "--class {name} is given twice: expected each name once");
             ensure!(model.as_deref() != Some(""), "--class {name}: expected a name after model=");
             let promised = [ttft_s, tpot_s, e2e_s].into_iter().flatten();
-            let in_range = promised.into_iter().all(|time_s| (LEAST_S..=DAY_S).contains(time_s));
-            ensure!(in_range, "--class {name}: expected an slo of 1ms to 1d");
+            if let Some(time_s) = promised.into_iter().find(|s| !(LEAST_S..=DAY_S).contains(*s)) {
+                bail!("--class {name}: an slo is {time_s}s: expected 1ms to 1d");
+            }
         }
         self.check_lengths()?;
         let judges_share = (self.find_knee && self.require.iter().all(Requirement::is_valid))

@@ -57,7 +57,7 @@ impl Args {
                     limit = Some(Limit::TooShort);
                     break;
                 }
-                Ok(()) => {}
+                Ok(_) => {}
             }
             let shared = Arc::new(plan);
             display.begin(format!("{rate}/s: "));

@@ -6,6 +6,7 @@
 //! Must not wait for an answer before it hands out what is due: that is what makes the loop open.
 
 use std::collections::VecDeque;
+use std::iter::Peekable;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -37,6 +38,8 @@ const MOST_WAITING: usize = 1 << 18;
 /// much at most. Each on its own would cost a timer, and would wake a server that falls asleep
 /// between two of them, which takes the sender as long as the writing itself.
 const LEAST_WAIT_S: f64 = 200e-6;
+/// The longest wait of a run without an end in time.
+const MOST_WAIT_S: f64 = 3_600.0;
 /// Requests that are handed out between two looks at the sockets. A sender that has fallen behind and
 /// reads nothing before all is sent needs ever more connections, each of them colder in the
 /// processor's cache than the one before, and falls behind further.
@@ -103,8 +106,10 @@ impl Shared {
                 headers.insert(header::CONTENT_TYPE, json);
                 let authorization = plan.authorization.clone();
                 headers.extend(authorization.map(|value| (header::AUTHORIZATION, value)));
+                // What is given takes the place of what is sent anyway, and may be given twice.
+                plan.headers.iter().for_each(|(name, _)| drop(headers.remove(name)));
                 for (name, value) in &plan.headers {
-                    headers.insert(name.clone(), value.clone());
+                    headers.append(name.clone(), value.clone());
                 }
                 Ok(Route { path: target.path(path).parse::<http::Uri>()?, headers })
             });
@@ -257,12 +262,13 @@ impl Lane {
 
     /// Hands each request out at its moment: those of the schedule, and those that follow an answer
     /// until the end of the run.
-    async fn pace(self: &Arc<Lane>, mut share: Share) {
+    async fn pace(self: &Arc<Lane>, share: Share) {
+        let mut share = share.peekable();
         let pause = Pause::new().ok();
         // Until then the run's time stands at 0, and what is due at 0 would leave early.
         wait(pause.as_ref(), self.shared.start).await;
         let plan = self.plan();
-        let until_s = plan.is_followed().then(|| plan.span_s()).flatten();
+        let until_s = plan.is_followed().then(|| plan.span_s().unwrap_or(f64::INFINITY));
         let mut next = if self.is_closed() { None } else { self.next_of(&mut share) };
         for user in self.users.clone() {
             self.later.add(plan.users.thinks_s(user, 0), Next::User);
@@ -281,13 +287,17 @@ impl Lane {
                 tokio::task::yield_now().await;
                 continue;
             }
+            if self.is_closed() && share.peek().is_none() {
+                return;
+            }
             let due_s = next.as_ref().map(|job| job.due_s);
             let wake_s = match (until_s, due_s) {
                 (Some(until_s), _) if now_s >= until_s => return,
                 (None, None) => return,
                 (None, Some(due_s)) => due_s,
                 (Some(until_s), _) => {
-                    due_s.into_iter().chain(self.later.first_s()).fold(until_s, f64::min)
+                    let latest_s = until_s.min(now_s + MOST_WAIT_S);
+                    due_s.into_iter().chain(self.later.first_s()).fold(latest_s, f64::min)
                 }
             };
             let wake_s = wake_s.max(now_s + LEAST_WAIT_S);
@@ -302,7 +312,12 @@ impl Lane {
 
     /// A request that is due by now, if there is one: one that follows an answer, or the schedule's
     /// next.
-    fn take_due(&self, next: &mut Option<Job>, share: &mut Share, now_s: f64) -> Option<Job> {
+    fn take_due(
+        &self,
+        next: &mut Option<Job>,
+        share: &mut Peekable<Share>,
+        now_s: f64,
+    ) -> Option<Job> {
         while let Some((due_s, follower)) = self.later.take(now_s) {
             let job = match follower {
                 Next::Turn(job) => Some(job),
@@ -318,7 +333,7 @@ impl Lane {
     }
 
     /// The next request of the schedule; none after an error either.
-    fn next_of(&self, share: &mut Share) -> Option<Job> {
+    fn next_of(&self, share: &mut Peekable<Share>) -> Option<Job> {
         let (number, planned) = share.next()?;
         match planned {
             Ok(planned) => Some(Job::new(number, planned)),
@@ -340,6 +355,7 @@ impl Lane {
         {
             let mut record = locked(&self.record);
             record.last_due_s = job.due_s;
+            record.n_due += 1;
             if job.counts {
                 record.scheduled(job.class, job.due_s);
             }

@@ -194,7 +194,9 @@ pub async fn measure(
             record.never_sent(job.class, &plan.classes[job.class].slo, job.due_s, elapsed_s);
         }
     }
-    let span_s = match plan.span_s().map(|span_s| span_s - plan.cooldown_s) {
+    let is_counted_out = plan.count.is_some_and(|count| record.n_due >= count);
+    let end_s = plan.span_s().filter(|_| !is_counted_out);
+    let span_s = match end_s.map(|span_s| span_s - plan.cooldown_s) {
         Some(span_s) if !is_interrupted && trace_error.is_none() => span_s,
         Some(span_s) => schedule_end_s.unwrap_or(elapsed_s).min(span_s),
         None => record.last_due_s,

@@ -18,12 +18,13 @@ use super::lane::Job;
 use super::prompt::{Form, Prompts};
 use super::replicas::Source;
 use super::requests::Requests;
+use super::settle::MOST_RUN_S;
 use super::slo::Slo;
 use super::target::Target;
 use super::users::Users;
 use crate::duration;
 use crate::engine::Prefix;
-use crate::traces::{self, Arrivals, Curve, Format, Length, Lengths, Process};
+use crate::traces::{self, Arrivals, Curve, Empty, Format, Length, Lengths, Process};
 
 /// Where and when requests come from.
 #[derive(Debug, Clone)]
@@ -77,6 +78,10 @@ pub struct Plan {
     pub load: Load,
     /// The end of the schedule, in seconds; `None`: that of the trace or curve.
     pub duration_s: Option<f64>,
+    /// The schedule ends after so many requests too, those that do not count among them.
+    pub count: Option<u64>,
+    /// Rows of the trace that ask for 0 tokens, which counts as 1; 0 where there is no trace.
+    pub n_empty: u64,
     /// Requests due before this many seconds are sent, but not counted.
     pub warmup_s: f64,
     /// Requests due in the last so many seconds of the schedule are sent, but not counted.
@@ -138,7 +143,15 @@ impl Plan {
     ///
     /// When a trace cannot be opened.
     pub fn schedule(&self) -> Result<Schedule, traces::Error> {
-        let until_s = self.duration_s.unwrap_or(f64::INFINITY);
+        Ok(self.schedule_and_empty()?.0)
+    }
+
+    /// The requests to send, and who counts the rows with a length of 0 while they are read.
+    pub(super) fn schedule_and_empty(&self) -> Result<(Schedule, Empty), traces::Error> {
+        let mut empty = Empty::default();
+        // At a rate that falls towards nothing the last of a count may never be due.
+        let most_s = if self.count.is_some() { MOST_RUN_S } else { f64::INFINITY };
+        let until_s = self.duration_s.unwrap_or(most_s);
         let mut draw = Pcg64Mcg::seed_from_u64(self.seed ^ 0x636c_6173_7365_7321);
         let classes = self.classes.clone();
         let total: f64 = classes.iter().map(|class| class.weight).sum();
@@ -175,7 +188,9 @@ impl Plan {
                 }))
             }
             Load::Trace { path, format, options } => {
-                Box::new(traces::read(path, *format, options)?.map(move |arrival| {
+                let trace = traces::read(path, *format, options)?;
+                empty = trace.empty();
+                Box::new(trace.map(move |arrival| {
                     let arrival = arrival?;
                     Ok(Planned {
                         due_s: arrival.t_s,
@@ -187,10 +202,12 @@ impl Plan {
                 }))
             }
         };
-        Ok(Box::new(planned.take_while(move |next| match next {
+        let planned = planned.take_while(move |next| match next {
             Ok(planned) => planned.due_s < until_s,
             Err(_) => true,
-        })))
+        });
+        let most = self.count.and_then(|n| usize::try_from(n).ok()).unwrap_or(usize::MAX);
+        Ok((Box::new(planned.take(most)), empty))
     }
 
     /// Writes the requests as a trace that [`Format::Csv`] reads, each with its exact time.
@@ -200,15 +217,17 @@ impl Plan {
     /// When a trace cannot be read, what its prompts share has no place in that form (Mooncake), or
     /// nothing can be written.
     pub fn write_schedule(&self, out: &mut impl io::Write) -> anyhow::Result<()> {
+        // Told before anything is written, as what is there would pass for a whole trace.
+        let has_hashes = |planned: &Planned| matches!(planned.prefix, Prefix::Segments { .. });
+        if self.schedule()?.any(|next| next.is_ok_and(|planned| has_hashes(&planned))) {
+            bail!("what a mooncake trace's prompts share has no place in a csv trace");
+        }
         writeln!(out, "t_s,input_tokens,output_tokens,cached_tokens")?;
         for planned in self.schedule()? {
             let Planned { due_s, input_tokens, output_tokens, prefix, .. } = planned?;
             let cached_tokens = match prefix {
-                Prefix::Unknown => 0,
+                Prefix::Unknown | Prefix::Segments { .. } => 0,
                 Prefix::Cached(tokens) => tokens,
-                Prefix::Segments { .. } => {
-                    bail!("what a mooncake trace's prompts share has no place in a csv trace")
-                }
             };
             writeln!(out, "{due_s},{input_tokens},{output_tokens},{cached_tokens}")?;
         }
@@ -382,6 +401,8 @@ pub(super) mod tests {
             ],
             load: Load::Rate { curve: Curve::constant(50.0), process: Process::Poisson },
             duration_s: Some(200.0),
+            count: None,
+            n_empty: 0,
             warmup_s: 0.0,
             cooldown_s: 0.0,
             timeout: Duration::from_secs(1),
@@ -411,6 +432,18 @@ pub(super) mod tests {
         let share = chats.len() as f64 / planned.len() as f64;
         assert!((share - 0.75).abs() < 0.02, "{share}");
         assert!(chats.iter().all(|planned| planned.input_tokens == 100));
+    }
+
+    #[test]
+    fn a_count_ends_the_schedule_and_so_do_thirty_days() {
+        let n_due = |rate_per_s, count| {
+            let load =
+                Load::Rate { curve: Curve::constant(rate_per_s), process: Process::Constant };
+            let plan = Plan { load, duration_s: None, count: Some(count), ..plan(1) };
+            plan.schedule().unwrap().count()
+        };
+        assert_eq!(n_due(50.0, 7), 7);
+        assert!((29..=30).contains(&n_due(1.0 / 86_400.0, 100)), "one a day");
     }
 
     #[test]

@@ -201,12 +201,16 @@ impl Class {
         self.errors.values().sum()
     }
 
-    /// How late requests left, but for the latest hundredth of them, or the latest tenth of fewer than
-    /// a hundred, of whom a single one would decide otherwise: that share, and seconds. `None` if none
-    /// has left.
+    /// How late requests left, but for the latest hundredth of them, the latest tenth of fewer than a
+    /// hundred, or the later half of fewer than ten, of whom a single one would decide otherwise: that
+    /// share, and seconds. `None` if none has left.
     #[must_use]
     pub fn usual_lag(&self) -> Option<(f64, f64)> {
-        let share = if self.schedule_lag.len() < 100 { 0.9 } else { 0.99 };
+        let share = match self.schedule_lag.len() {
+            ..10 => 0.5,
+            10..100 => 0.9,
+            100.. => 0.99,
+        };
         Some((share, self.schedule_lag.quantile(share)?))
     }
 
@@ -289,6 +293,8 @@ pub struct Record {
     pub first_due_s: Option<f64>,
     /// When the last request was due, whether or not it counts.
     pub last_due_s: f64,
+    /// Requests that were due, whether or not they count.
+    pub n_due: u64,
     /// Requests that were due and never sent: they waited for a connection until the end, or could
     /// not even wait.
     pub unsent: u64,
@@ -481,6 +487,7 @@ impl Record {
         self.first_text_s = earlier(self.first_text_s, other.first_text_s);
         self.first_due_s = earlier(self.first_due_s, other.first_due_s);
         self.last_due_s = self.last_due_s.max(other.last_due_s);
+        self.n_due += other.n_due;
         self.unsent += other.unsent;
     }
 
@@ -552,6 +559,7 @@ mod tests {
             record.is_bottleneck()
         };
         assert!(!bottleneck(38, 1) && bottleneck(38, 8) && bottleneck(38, 38));
+        assert!(!bottleneck(2, 1) && !bottleneck(9, 1) && bottleneck(9, 6) && bottleneck(2, 2));
         assert!(!bottleneck(1_000, 9) && bottleneck(1_000, 20));
         assert!(!bottleneck(0, 0));
     }

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+pub(super) use self::doubts::empty_rows;
 use self::doubts::{unknown, warnings};
 use self::phases::{Phase, phases};
 use self::settings::Settings;
@@ -475,6 +476,9 @@ fn described(plan: &Plan) -> String {
         Load::Users { n } => format!("closed loop of {n} users"),
         Load::Trace { path, options, .. } => format!("{} × {}", path.display(), options.scale),
     };
+    if let Some(count) = plan.count {
+        load.push_str(&format!(", {count} requests"));
+    }
     if let Some(turns) = plan.users.turns {
         load.push_str(&format!(", {turns} turns"));
     }

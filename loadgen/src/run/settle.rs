@@ -71,6 +71,7 @@ impl Args {
         let duration_s = match (self.duration, &load) {
             (Some(duration_s), _) => Some(duration_s),
             (None, Load::Trace { .. }) => None,
+            (None, _) if self.count.is_some() => None,
             (None, Load::Users { .. }) => Some(RUN_S),
             (None, Load::Rate { .. }) if self.find_knee => Some(KNEE_STEP_S),
             (None, Load::Rate { curve, .. }) => curve.span_s().is_none().then_some(RUN_S),
@@ -91,6 +92,8 @@ impl Args {
             classes: self.classes(&lengths),
             load,
             duration_s,
+            count: self.count,
+            n_empty: 0,
             warmup_s: self.warmup,
             cooldown_s: self.cooldown,
             timeout: Duration::from_secs_f64(self.timeout),
@@ -203,9 +206,11 @@ impl Args {
 
     /// Reads the schedule before anything is sent: a broken row of a trace is told before the run
     /// rather than in the middle of it, and a run in which nothing is due measures nothing.
-    pub(super) fn check_schedule(&self, plan: &Plan, display: &mut Display) -> anyhow::Result<()> {
+    ///
+    /// Tells how many rows of a trace ask for 0 tokens.
+    pub(super) fn check_schedule(&self, plan: &Plan, display: &mut Display) -> anyhow::Result<u64> {
         if let Load::Users { .. } = plan.load {
-            return Ok(());
+            return Ok(0);
         }
         let is_trace = self.trace.is_some();
         let check_end = |end_s: f64| {
@@ -218,7 +223,8 @@ impl Args {
         };
         check_end(plan.span_s().unwrap_or(0.0))?;
         let mut is_empty = true;
-        for (n, planned) in (1..).zip(plan.schedule()?) {
+        let (schedule, empty) = plan.schedule_and_empty()?;
+        for (n, planned) in (1..).zip(schedule) {
             let due_s = planned?.due_s;
             check_end(due_s)?;
             is_empty &= !plan.counts(due_s);
@@ -230,7 +236,7 @@ impl Args {
             }
         }
         match (is_empty, is_trace) {
-            (false, _) => Ok(()),
+            (false, _) => Ok(empty.n()),
             (true, true) => {
                 bail!("nothing of the trace is due within the run: raise --duration or --scale")
             }

@@ -381,6 +381,8 @@ fn outcome(server: SocketAddr, rate: f64, connections: usize) -> Outcome {
         classes: vec![Class { name: "all".to_owned(), weight: 1.0, form: form(), lengths, slo }],
         load: Load::Rate { curve: Curve::constant(rate), process: Process::Poisson },
         duration_s: Some(SPAN.as_secs_f64()),
+        count: None,
+        n_empty: 0,
         warmup_s: 0.0,
         cooldown_s: 0.0,
         timeout: Duration::from_secs(60),

@@ -426,6 +426,20 @@ fn where_nothing_is_answered_no_figure_is_told_and_no_lower_rate_tried() {
 }
 
 #[test]
+fn what_refuses_everything_is_said_with_what_to_look_at() {
+    for (status, words) in [
+        ("413 Content Too Large", "lower --input-tokens"),
+        ("429 Too Many Requests", "the server takes no more"),
+        ("503 Service Unavailable", "fails or refuses: see its log"),
+        ("404 Not Found", "check --url and --model"),
+    ] {
+        let server = Server::start(move |_| vec![plain(status, "application/json", "{}")]);
+        let report = report(&server.url(), "--rate 20 --duration 1s");
+        assert!(report["warnings"].to_string().contains(words), "{status}: {}", report["warnings"]);
+    }
+}
+
+#[test]
 fn a_model_that_is_not_there_is_named() {
     let server = Server::start(|_| {
         let body =

@@ -95,7 +95,31 @@ fn what_cannot_run_says_why_and_exits_with_2() {
         (url, vec!["--rate", "0.001", "--find-knee"], "nothing is due within the run"),
         (url, vec!["--rate", "1", "--slo-ttft", "0"], "--slo-ttft is 0s: expected 1ms to 1d"),
         (url, vec!["--rate", "1", "--timeout", "0"], "--timeout is 0s: expected 1ms to 1d"),
-        (url, vec!["--rate", "1", "--gpus-per-replica", "0"], "--gpus-per-replica is 0"),
+        (
+            url,
+            vec!["--rate", "1", "--gpus-per-replica", "0"],
+            "invalid value '0' for '--gpus-per-replica <N>': expected a number, 0.001 to 10000",
+        ),
+        (
+            url,
+            vec!["--rate", "1", "--retries", "1", "--retry-budget", "2"],
+            "invalid value '2' for '--retry-budget <SHARE>': expected a number, 0 to 1",
+        ),
+        (url, [csv, &["--scale", "0"]].concat(), "'--scale <FACTOR>': expected a number, 0.000001"),
+        (
+            url,
+            vec!["--rate", "1", "--seed=-1"],
+            "invalid value '-1' for '--seed <N>': expected a whole number, 0 or more",
+        ),
+        (
+            url,
+            vec!["--rate", "1", "--seed", "1.5"],
+            "'1.5' for '--seed <N>': expected a whole number",
+        ),
+        (url, vec!["--rate", "1", "--threads", "x"], "expected a whole number, 1 to 256"),
+        (url, vec!["--rate", "1e-3"], "expected digits without an exponent, such as 0.001"),
+        (url, vec!["--rate", "1", "--count", "0"], "expected a whole number, 1 to 1000000000000"),
+        (url, vec!["--rate", "1", "--count", "9", "--cooldown", "1s"], "cannot be used with"),
         (url, vec!["--rate", "1", "--scale", "2"], "--trace <FILE>"),
         (url, vec!["--rate", "1", "--bin", "1s"], "--trace <FILE>"),
         (url, [csv, &["--input-tokens", "9"]].concat(), "--input-tokens is of no use: the rows"),
@@ -122,13 +146,17 @@ fn what_cannot_run_says_why_and_exits_with_2() {
         ),
         (url, vec!["--rate", "1", "--class", "a", "--class", "a"], "--class a is given twice"),
         (url, vec!["--rate", "1", "--class", "a,model="], "--class a: expected a name"),
-        (url, vec!["--rate", "1", "--class", "a,slo-e2e=0"], "--class a: expected an slo"),
+        (
+            url,
+            vec!["--rate", "1", "--class", "a,slo-e2e=0"],
+            "--class a: an slo is 0s: expected 1ms to 1d",
+        ),
         (url, vec!["--rate", "1", "--tls-ca", trace], "--tls-ca is of no use"),
         ("https://a", vec!["--rate", "1", "--tls-ca", trace], "cannot use the certificates"),
         (url, vec!["--rate", "1", "--users", "3"], "cannot be used with"),
-        (url, vec!["--users", "0"], "0 is not in 1..=1000000"),
+        (url, vec!["--users", "0"], "expected a whole number, 1 to 1000000"),
         (url, vec!["--rate", "1", "--think", "1s"], "--think is of no use"),
-        (url, vec!["--rate", "1", "--turns", "0"], "is no size"),
+        (url, vec!["--rate", "1", "--turns", "0"], "\"0\" is no size: expected a mean of 1 to 1"),
         (url, vec!["--rate", "1", "--stall", "0"], "--stall is 0s: expected 1ms to 1d"),
         (url, vec!["--rate", "1", "--stall", "1s", "--plain"], "cannot be used with"),
         (url, vec!["--rate", "1", "--plain", "--require"], "expected --slo-e2e beside it"),
@@ -222,6 +250,67 @@ fn help_exits_with_0_and_shows_an_example() {
     assert!(text.contains("loadgen run --url") && text.contains("Exit codes"));
 }
 
+/// What is held and what an SLO is exceeded by make lines long.
+#[test]
+fn a_table_of_long_numbers_has_80_columns_too() {
+    let server = Server::start(|asked| stream(asked, 2, Duration::from_millis(20)));
+    let flags = ["--rate", "90", "--duration", "2s", "--slo-tpot", "1ms", "--slo-ttft", "1ms"];
+    let (_, table, err) = run(&server.url(), &flags);
+    let words = table.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("request-s beyond the SLO, in"), "{table}{err}");
+    for line in table.lines() {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
+}
+
+#[test]
+fn a_page_says_in_its_heading_whether_to_believe_it_and_shows_each_line() {
+    let server = quick();
+    let flags = ["--rate", "50", "--duration", "1s", "--format", "html"];
+    let page = run(&server.url(), &flags).1;
+    let heading =
+        |page: &str| page.split_once("<h1>").unwrap().1.split_once("</h1>").unwrap().0.to_owned();
+    assert!(heading(&page).contains("of the requests within their SLO, TTFT p99 "), "{page}");
+    assert_eq!(page.matches("stroke-dasharray").count(), 1, "within SLO over what was due");
+    // More is due than one connection carries.
+    let slow = Server::start(|asked| stream(asked, 2, Duration::from_millis(100)));
+    let full = ["--connections", "1", "--grace", "0"];
+    let page = run(&slow.url(), &[&flags[..], &full].concat()).1;
+    assert!(heading(&page).starts_with("INVALID: "), "{}", heading(&page));
+}
+
+#[test]
+fn a_count_ends_a_run_open_or_closed() {
+    let server = quick();
+    let mut trace = tempfile::NamedTempFile::new().unwrap();
+    trace.write_all(b"t_s,input_tokens,output_tokens\n0,3,0\n0.1,7,2\n500,9,9\n").unwrap();
+    let trace = format!("--trace {} --trace-format csv --count 2", trace.path().display());
+    for (flags, n) in [
+        ("--rate 40 --arrival constant --count 20 --threads 2", 20.0),
+        ("--rate 40 --arrival constant --request-count 20 --duration 1h", 20.0),
+        ("--rate 40 --arrival constant --num-prompts 900 --duration 500ms", 20.0),
+        ("--users 3 --threads 2 --count 20", 20.0),
+        ("--users 3 --threads 2 --count 1", 1.0),
+        (&trace, 2.0),
+    ] {
+        let report = report(&server.url(), flags);
+        assert_eq!((at(&report, "/scheduled"), at(&report, "/completed")), (n, n), "{flags}");
+        assert!(at(&report, "/elapsed_s") < 60.0, "{flags}");
+        assert!(!at(&report, "/settings/count").is_nan(), "{flags}");
+        if flags.starts_with("--rate") {
+            let rate = at(&report, "/offered_rate");
+            assert!((rate - 40.0).abs() < 3.0, "{flags}: {rate}");
+        }
+        let is_raised = flags.starts_with("--trace");
+        let warnings = report["warnings"].to_string();
+        assert_eq!(
+            warnings.contains("1 of the trace's rows have 0 tokens"),
+            is_raised,
+            "{warnings}"
+        );
+    }
+}
+
 #[test]
 fn a_trace_is_replayed_with_its_times_and_lengths() {
     let server = quick();
@@ -265,6 +354,8 @@ fn ones_own_prompts_headers_and_fields_are_sent() {
         "--header",
         "X-Tenant: s3cret",
         "--header",
+        "x-tenant: s3cret too",
+        "--header",
         "authorization: Basic s3cret",
         "--body",
         r#"{"temperature": 0.5}"#,
@@ -279,12 +370,13 @@ fn ones_own_prompts_headers_and_fields_are_sent() {
     assert_eq!((of("one").count(), of("two").count()), (10, 10));
     for asked in &asked {
         assert_eq!(asked.body["temperature"], 0.5);
-        for header in ["x-tenant: s3cret", "authorization: Basic s3cret"] {
+        for header in ["x-tenant: s3cret", "x-tenant: s3cret too", "authorization: Basic s3cret"] {
             assert!(asked.head.iter().any(|line| line == header), "{:?}", asked.head);
         }
     }
     let report: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!(report["settings"]["headers"], serde_json::json!(["x-tenant", "authorization"]));
+    let names = ["x-tenant", "x-tenant", "authorization"];
+    assert_eq!(report["settings"]["headers"], json!(names));
     assert_eq!(report["settings"]["body"], r#"{"temperature":0.5}"#);
     assert!(report["prompt_tokens_ratio"].is_null(), "how long they are is the server's to say");
     assert!(report["unknown"].to_string().contains("were sent again and again"));

@@ -216,7 +216,7 @@ fn stopped_at(server: &Server, flags: &str, after: usize, signal: Signal, code: 
 
 #[test]
 fn a_stop_ends_with_a_report_of_what_was_measured() {
-    for signal in [Signal::INT, Signal::TERM] {
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
         let report = stopped("--duration 10m", 20, signal);
         assert!(at(&report, "/completed") >= 10.0, "{report:#}");
         assert!(at(&report, "/elapsed_s") < 40.0);

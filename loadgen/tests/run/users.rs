@@ -166,7 +166,7 @@ fn a_printed_schedule_is_a_trace_of_the_same_requests() {
     let row = r#"{"timestamp":0,"input_length":600,"output_length":5,"hash_ids":[1,2]}"#;
     writeln!(shared, "{row}").unwrap();
     let shared = shared.path().to_str().unwrap();
-    let (code, _, errors) = print(&["--trace", shared, "--trace-format", "mooncake"]);
-    assert_eq!(code, Some(2));
+    let (code, printed, errors) = print(&["--trace", shared, "--trace-format", "mooncake"]);
+    assert_eq!((code, printed.as_str()), (Some(2), ""));
     assert!(errors.contains("no place in a csv trace"), "{errors}");
 }

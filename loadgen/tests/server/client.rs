@@ -18,10 +18,21 @@ pub(crate) struct Engine {
 impl Engine {
     /// Starts replicas of the CPU profile, with further flags, and waits for their addresses.
     pub(crate) fn start(replicas: usize, args: &[&str]) -> Engine {
+        Engine::started_by(command(), replicas, args)
+    }
+
+    /// The same by a shell, which has the program and its arguments as `$0` and `$@`.
+    pub(super) fn start_under(script: &str, replicas: usize, args: &[&str]) -> Engine {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script, env!("CARGO_BIN_EXE_loadgen"), "engine"]);
+        Engine::started_by(shell, replicas, args)
+    }
+
+    fn started_by(mut command: Command, replicas: usize, args: &[&str]) -> Engine {
         let replicas_arg = replicas.to_string();
         let profile =
             if args.contains(&"--profile") { &[][..] } else { &["--profile", "tiny-cpu"] };
-        let mut child = command()
+        let mut child = command
             .args(profile)
             .args(["--listen", "127.0.0.1:0", "--model", "m"])
             .args(["--replicas", &replicas_arg])

@@ -99,6 +99,31 @@ fn an_old_server_leaves_connections_open_at_sigterm() {
 }
 
 #[test]
+fn a_second_signal_ends_a_server_that_would_hang() {
+    let mut engine = Engine::start(1, &["--dialect", "vllm-0.8"]);
+    let mut plain = engine.complete(2_000, false);
+    engine.wait_for(RUNNING, 1.0);
+    engine.signal("-TERM");
+    eventually("the listener to close", || Some(()).filter(|()| is_refused(engine.address())));
+    assert!(plain.is_silent() && engine.is_running());
+    engine.signal("-INT");
+    assert!(engine.exit().success());
+}
+
+/// As under `nohup`, whose point it is.
+#[test]
+fn a_lost_terminal_ends_a_server_unless_it_was_told_to_ignore_that() {
+    let mut engine = Engine::start(1, &[]);
+    engine.signal("-HUP");
+    assert!(engine.exit().success());
+    let mut engine = Engine::start_under("trap '' HUP; exec \"$0\" \"$@\"", 1, &[]);
+    engine.signal("-HUP");
+    assert_eq!(engine.get("/health").status, 200);
+    engine.signal("-TERM");
+    assert!(engine.exit().success());
+}
+
+#[test]
 fn a_flag_that_makes_no_sense_is_named_with_what_was_expected() {
     for (flags, words) in [
         (["--model", ""], "--model <NAME>"),

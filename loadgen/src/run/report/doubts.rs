@@ -100,9 +100,19 @@ pub(super) fn warnings(plan: &Plan, outcome: &Outcome, report: &Report) -> Vec<S
     warnings
 }
 
+/// What of a trace was not asked for as it is written there.
+pub(in crate::run) fn empty_rows(plan: &Plan) -> Option<String> {
+    (plan.n_empty > 0).then(|| {
+        format!(
+            "{} of the trace's rows have 0 tokens, as failed requests do; each is sent with 1",
+            plan.n_empty
+        )
+    })
+}
+
 /// Where prompts and answers are not what was asked for.
 fn about_lengths(plan: &Plan, outcome: &Outcome, report: &Report) -> Vec<String> {
-    let mut warnings = Vec::new();
+    let mut warnings: Vec<String> = empty_rows(plan).into_iter().collect();
     let total = &report.total;
     if let Some(ratio) = total.prompt_tokens_ratio.filter(|ratio| !(0.8..=1.25).contains(ratio)) {
         warnings.push(format!(
@@ -164,6 +174,11 @@ fn advice(report: &Report) -> &'static str {
         }
         "wrong_model" => "check --model; /v1/models of the server lists what it has",
         "http_401" | "http_403" => "check the key in --api-key-file or $OPENAI_API_KEY",
+        "http_413" => "the prompts are larger than the server takes: lower --input-tokens",
+        "http_429" => "the server takes no more: see its limits, and those of a gateway before it",
+        status if status.starts_with("http_5") => {
+            "the server, or a gateway before it, fails or refuses: see its log"
+        }
         "http_400" | "http_422" => "the server refuses the request; --natural-length sends less",
         "timeout" | "abandoned" | "stalled" => SILENT,
         "cut_short" => "the server, or what is between, ends its answers early: see its log",

@@ -16,8 +16,10 @@ pub struct Settings {
     pub classes: Vec<ClassSettings>,
     /// How a trace was read, if there was one.
     pub trace: Option<TraceSettings>,
-    /// The end of the schedule; `null`: that of the trace.
+    /// The end of the schedule; `null`: that of the trace, or after `count` requests.
     pub duration_s: Option<f64>,
+    /// How many requests end the schedule, if it does not end before.
+    pub count: Option<u64>,
     /// Requests due in this time at its beginning are not counted.
     pub warmup_s: f64,
     /// Likewise at its end.
@@ -87,6 +89,8 @@ pub struct TraceSettings {
     pub scale: f64,
     /// The width of a bin of counts.
     pub bin_s: Option<f64>,
+    /// Rows with a length of 0, which counts as 1; `null` if there are none.
+    pub empty_rows: Option<u64>,
 }
 
 impl Settings {
@@ -98,6 +102,7 @@ impl Settings {
                 format: format.to_string(),
                 scale: options.scale,
                 bin_s: (!format.has_lengths()).then_some(options.bin_s),
+                empty_rows: (plan.n_empty > 0).then_some(plan.n_empty),
             }),
             Load::Rate { .. } | Load::Users { .. } => None,
         };
@@ -125,6 +130,7 @@ impl Settings {
             classes: plan.classes.iter().map(class).collect(),
             trace,
             duration_s: plan.span_s(),
+            count: plan.count,
             warmup_s: plan.warmup_s,
             cooldown_s: plan.cooldown_s,
             endpoint: if is(|form| form.is_chat) { "chat" } else { "completions" },
