@@ -122,9 +122,6 @@ impl Window {
         if step_ms == 0 {
             return;
         }
-        if step_ms > WINDOW_MS {
-            self.slots.clear();
-        }
         let step_ms = step_ms.min(WINDOW_MS);
         let flows = [
             seen.rates.prompt.get(),
@@ -259,6 +256,15 @@ mod tests {
         assert_eq!(saved(&slots)[0], (ends[17], 4_999), "thirteen are left");
         let (slots, ends) = window([5_000, 5_000, 60_001, 5_000]);
         assert_eq!(saved(&slots), [(ends[2], 60_000), (ends[3], 5_000)]);
+    }
+
+    #[test]
+    fn ticks_that_share_a_slot_count_like_those_that_do_not() {
+        for step_ms in [1_000, 5_000] {
+            let (window, _) = window(std::iter::repeat_n(step_ms, 60));
+            let means = window.means(WINDOW_MS).unwrap();
+            assert!((means.running - 3.0).abs() < 1e-6, "{means:?}");
+        }
     }
 
     #[test]

@@ -48,7 +48,7 @@ async fn a_faulty_trigger_is_told_all_its_faults_and_costs_no_replica() {
         assert_eq!(status.code(), Code::InvalidArgument, "{name}: {status}");
     }
     // Told once a trigger, and with keys only.
-    let refusals = scaler.logged("trigger metadata refused");
+    let refusals = scaler.logged("trigger metadata refused", 3).await;
     assert_eq!(refusals.len(), 3, "{refusals:#?}");
     assert!(!format!("{refusals:?}").contains("hunter2"));
 

@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::keda::Keda;
+use crate::support::eventually;
 
 /// Long enough for a machine under load, short enough to see a hang.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
@@ -206,10 +207,15 @@ impl Scaler {
         page.lines().find_map(|line| line.strip_prefix(series)?.trim().parse().ok())
     }
 
-    /// Log lines with this message.
-    pub(super) fn logged(&self, message: &str) -> Vec<Value> {
-        let log = self.log.lock().unwrap();
-        log.iter().filter(|line| line["message"] == message).cloned().collect()
+    /// Log lines with this message, once there are so many: a line is read a moment after what it tells of.
+    pub(super) async fn logged(&self, message: &str, at_least: usize) -> Vec<Value> {
+        eventually(message, async || {
+            let log = self.log.lock().unwrap();
+            let lines = log.iter().filter(|line| line["message"] == message);
+            let lines: Vec<Value> = lines.cloned().collect();
+            (lines.len() >= at_least).then_some(lines)
+        })
+        .await
     }
 
     pub(super) fn signal(&self, name: &str) {

@@ -103,7 +103,7 @@ async fn a_bad_new_file_is_refused_and_counted_and_the_old_one_stays() {
     scaler.signal("HUP");
     reloaded(&scaler, "refused", 5.0).await;
     assert_eq!(keda.poll("demo/llm").await, (3, true));
-    let told = scaler.logged("the old configuration stays");
+    let told = scaler.logged("the old configuration stays", 5).await;
     assert!(told.iter().any(|line| line.to_string().contains("workloads[0].max")), "{told:#?}");
     assert!(told.iter().any(|line| line.to_string().contains("maxx")), "{told:#?}");
     assert_eq!(reloads(&scaler, "applied").await, Some(0.0));
@@ -149,7 +149,7 @@ async fn an_emptied_file_is_refused_and_what_comes_back_goes_on_at_its_count() {
     std::fs::create_dir(config.path()).unwrap();
     still_there("a directory").await;
     std::fs::remove_dir(config.path()).unwrap();
-    let told = scaler.logged("the old configuration stays");
+    let told = scaler.logged("the old configuration stays", 6).await;
     for remedy in ["write `workloads: []`", "a pipe or a device", "it is a directory"] {
         assert!(told.iter().any(|line| line.to_string().contains(remedy)), "{remedy}: {told:#?}");
     }

@@ -40,7 +40,7 @@ async fn keda_f10_a_restart_under_load_answers_at_once_and_never_below_the_spec(
         assert_eq!(keda.poll("demo/idle").await, (3, true));
     }
     assert!(answers.iter().all(|(want, active)| *want >= 2 && *active), "{answers:?}");
-    assert_eq!(scaler.logged("what was learned before is restored").len(), 1);
+    assert_eq!(scaler.logged("what was learned before is restored", 1).await.len(), 1);
     queued.come_back().await;
     scaler.healthy("demo/queued").await;
     assert_eq!(keda.poll("demo/queued").await, (6, true));
@@ -68,7 +68,7 @@ async fn a_damaged_state_file_is_set_aside_and_the_scaler_serves() {
         let scaler = Scaler::start(&config.path(), &flags).await;
         let aside = state.join(format!("state.jsonl.damaged-{}", n + 1));
         assert_eq!(fs::read(&aside).unwrap(), damaged);
-        assert_eq!(scaler.logged("saved state not used; it is learned again").len(), 1);
+        assert_eq!(scaler.logged("saved state not used; it is learned again", 1).await.len(), 1);
         assert_eq!(scaler.keda().await.poll("demo/queued").await, (2, true));
         assert_eq!(scaler.keda().await.poll("demo/idle").await, (3, true));
         scaler.stop().await;

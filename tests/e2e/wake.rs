@@ -71,7 +71,7 @@ async fn fifty_calls_at_zero_are_one_wake_that_is_pushed() {
         assert_eq!((&wake["namespace"], &wake["name"]), (&"demo".into(), &"called".into()));
         assert!(retry_after.is_some_and(|seconds| (1..=180).contains(&seconds)), "{wake}");
     }
-    assert_eq!(scaler.logged("wake requested").len(), 1);
+    assert_eq!(scaler.logged("wake requested", 1).await.len(), 1);
     assert_eq!(keda.poll("demo/called").await, (1, true));
     let called = scaler.workload("demo/called").await;
     assert_eq!(called["binding"], "wake", "{called:#}");

@@ -328,8 +328,25 @@ mod tests {
 
     #[test]
     fn a_mean_request_needs_a_few_requests() {
-        let few = Lengths { prompt: 800.0, admitted: 4.0, finished: 4.0, ..Lengths::default() };
-        assert_eq!(few.of_a_request(), None);
+        let of = |admitted, finished| {
+            Lengths { prompt: 800.0, admitted, finished, ..Lengths::default() }.of_a_request()
+        };
+        assert_eq!(of(4.0, 9.0), None);
+        assert_eq!(of(9.0, 4.0), None);
+        assert_eq!(of(8.0, 5.0), Some((100.0, 0.0)));
+        assert_eq!(of(5.0, 8.0), Some((160.0, 0.0)));
+    }
+
+    #[test]
+    fn an_engine_that_does_not_tell_the_finished_ones_lengths_tells_those_of_all() {
+        let lengths = Lengths {
+            prompt: 800.0,
+            generated: 160.0,
+            admitted: 8.0,
+            finished: 8.0,
+            ..Lengths::default()
+        };
+        assert_eq!(lengths.of_a_request(), Some((100.0, 20.0)));
     }
 
     #[test]

@@ -218,6 +218,24 @@ mod tests {
     }
 
     #[test]
+    fn long_prompts_keep_the_target_in_twice_what_they_take_alone() {
+        // Three in five seconds, of 15,000 tokens: 1.51 s each on an empty replica.
+        let of = |first_tokens: f64, ttft_s: f64, costs| {
+            let rates = Rates {
+                prompt: Some(9_000.0).into(),
+                ttft_count: Some(first_tokens).into(),
+                ttft_sum: Some(first_tokens * ttft_s).into(),
+                ..Rates::default()
+            };
+            rates.keep(Slo { ttft_s: 2.0, tpot_s: 0.2 }, costs)
+        };
+        let costs = Some([0.010, 0.000_1, 0.001, 0.0]);
+        assert!(of(0.6, 3.0, costs) && !of(0.6, 3.1, costs));
+        assert!(of(0.6, 1.9, None) && !of(0.6, 2.1, None));
+        assert!(of(0.0, 0.0, costs), "nobody who is served is late");
+    }
+
+    #[test]
     fn without_a_price_nobody_is_known_to_be_late() {
         let rates =
             Rates { ttft_sum: Some(9.0).into(), ttft_count: Some(1.0).into(), ..Rates::default() };
