@@ -192,7 +192,9 @@ fn stopped(flags: &str, after: usize, signal: Signal) -> Value {
 
 /// Likewise of any server, whose requests are all counted, and with its exit code.
 fn stopped_at(server: &Server, flags: &str, after: usize, signal: Signal, code: i32) -> Value {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_loadgen"))
+    // Whoever runs the tests may ignore the signal (nohup), and a child would too.
+    let mut child = Command::new("env")
+        .args(["--default-signal=HUP", env!("CARGO_BIN_EXE_loadgen")])
         .args(["run", "--url", &server.url(), "--model", "m", "--rate", "50", "--format", "json"])
         .args(flags.split_whitespace())
         .stdout(Stdio::piped())
