@@ -197,8 +197,11 @@ fn by_in_flight(ask: &Ask<'_>, figures: &Figures, band: &Band) -> Level {
     let Some(minute) = ask.minute else {
         return level;
     };
-    let need = minute.in_flight / per_replica.max(f64::MIN_POSITIVE);
-    level.reason = Reason::InFlight { in_flight: minute.in_flight, per_replica, need };
+    // The mean goes on for a minute after a load has gone. What evidence shorter than that has let go
+    // would be ordered back for nobody.
+    let in_flight = ask.seen.in_flight().map_or(minute.in_flight, |now| now.min(minute.in_flight));
+    let need = in_flight / per_replica.max(f64::MIN_POSITIVE);
+    level.reason = Reason::InFlight { in_flight, per_replica, need };
     level.need = Some(need);
     let count = band.count(need, ask.supply.base);
     level.want = Some(if ask.spec.target_in_flight.is_some() {
