@@ -27,7 +27,7 @@ pub enum Reason {
     },
     /// Rule 1: the level by in-flight requests.
     InFlight {
-        /// In-flight requests, mean of the last minute.
+        /// In-flight requests: the mean of the last minute, and no more than there are now.
         in_flight: f64,
         /// In-flight requests that one replica should carry.
         per_replica: f64,

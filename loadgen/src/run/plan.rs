@@ -219,7 +219,9 @@ impl Plan {
     pub fn write_schedule(&self, out: &mut impl io::Write) -> anyhow::Result<()> {
         // Told before anything is written, as what is there would pass for a whole trace.
         let has_hashes = |planned: &Planned| matches!(planned.prefix, Prefix::Segments { .. });
-        if self.schedule()?.any(|next| next.is_ok_and(|planned| has_hashes(&planned))) {
+        if matches!(self.load, Load::Trace { format: Format::Mooncake, .. })
+            && self.schedule()?.any(|next| next.is_ok_and(|planned| has_hashes(&planned)))
+        {
             bail!("what a mooncake trace's prompts share has no place in a csv trace");
         }
         writeln!(out, "t_s,input_tokens,output_tokens,cached_tokens")?;

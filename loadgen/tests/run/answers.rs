@@ -401,7 +401,7 @@ fn a_stream_that_falls_silent_has_stalled_and_a_slow_one_has_not() {
 
 #[test]
 fn a_server_that_is_not_there_is_counted_and_reported() {
-    let report = report(&nobody(), HUNDRED);
+    let report = report(&nobody().url(), HUNDRED);
     assert_eq!(report["errors_by_class"], json!({"connect": 100}));
     assert_eq!((at(&report, "/completed"), at(&report, "/attainment")), (0.0, 0.0));
     assert_eq!(report["ttft"]["p99"], Value::Null, "a failure is no time");
@@ -411,7 +411,8 @@ fn a_server_that_is_not_there_is_counted_and_reported() {
 
 #[test]
 fn where_nothing_is_answered_no_figure_is_told_and_no_lower_rate_tried() {
-    let url = nobody();
+    let nobody = nobody();
+    let url = nobody.url();
     let rate = ["run", "--url", &url, "--model", "m", "--rate", "50", "--duration", "1s"];
     for flags in [&["--require"][..], &["--find-knee"]] {
         let output = loadgen(&[&rate[..], flags].concat());

@@ -156,7 +156,8 @@ fn several_targets_share_the_load_and_those_that_answer_are_replicas() {
 #[test]
 fn a_target_that_is_down_is_told_from_one_that_is_up() {
     let server = Server::start(|asked| stream(asked, 2, Duration::ZERO));
-    let down = nobody();
+    let nobody = nobody();
+    let down = nobody.url();
     let flags = format!("--url {down} --rate 50 --duration 2s --arrival constant");
     let report = report(&server.url(), &flags);
     assert_eq!((at(&report, "/completed"), at(&report, "/errors")), (50.0, 50.0));

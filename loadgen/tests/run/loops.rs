@@ -31,7 +31,7 @@ fn users_of_a_closed_loop_wait_for_their_answers() {
 
 #[test]
 fn users_who_are_refused_do_not_ask_as_fast_as_they_can() {
-    let report = report(&nobody(), "--users 3 --duration 2s");
+    let report = report(&nobody().url(), "--users 3 --duration 2s");
     let errors = at(&report, "/errors");
     assert!((3.0..=6.0).contains(&errors), "{errors}");
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 
@@ -66,11 +66,11 @@ impl Server {
         tls: Option<TlsAcceptor>,
         script: impl Fn(&Asked) -> Vec<Act> + Send + Sync + 'static,
     ) -> Server {
-        Server::at("127.0.0.1:0".parse().unwrap(), tls, script)
+        Server::on(nobody().0, tls, script)
     }
 
-    pub(crate) fn at(
-        address: SocketAddr,
+    fn on(
+        socket: TcpSocket,
         tls: Option<TlsAcceptor>,
         script: impl Fn(&Asked) -> Vec<Act> + Send + Sync + 'static,
     ) -> Server {
@@ -79,11 +79,7 @@ impl Server {
             .enable_all()
             .build()
             .unwrap();
-        let listener = runtime.block_on(async {
-            let socket = tokio::net::TcpSocket::new_v4().unwrap();
-            socket.bind(address).unwrap();
-            socket.listen(16_384).unwrap()
-        });
+        let listener = runtime.block_on(async { socket.listen(16_384).unwrap() });
         let address = listener.local_addr().unwrap();
         let asked = Arc::new(Mutex::new(Vec::new()));
         runtime.spawn(accept(listener, tls, Arc::clone(&asked), Arc::new(script)));
@@ -251,8 +247,25 @@ pub(crate) fn plain(status: &str, kind: &str, body: &str) -> Act {
     )
 }
 
-/// A connection to nowhere: the port was somebody's until now.
-pub(crate) fn nobody() -> String {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    format!("http://{}", listener.local_addr().unwrap())
+/// A port that refuses: bound, so that nobody else gets it, and not listened on.
+pub(crate) struct Nobody(TcpSocket);
+
+pub(crate) fn nobody() -> Nobody {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    Nobody(socket)
+}
+
+impl Nobody {
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.0.local_addr().unwrap())
+    }
+
+    /// Somebody from now on.
+    pub(crate) fn serves(
+        self,
+        script: impl Fn(&Asked) -> Vec<Act> + Send + Sync + 'static,
+    ) -> Server {
+        Server::on(self.0, None, script)
+    }
 }

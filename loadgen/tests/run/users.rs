@@ -48,12 +48,12 @@ fn a_wait_between_two_tries_is_no_lag() {
         assert!(mean("schedule_lag") < mean("ttft") / 2.0, "{}", report["schedule_lag"]);
     };
     let load = "--rate 20 --duration 3s --arrival constant --retries 8";
-    let url = nobody();
-    let address = url.strip_prefix("http://").unwrap().parse().unwrap();
+    let nobody = nobody();
+    let url = nobody.url();
     let waking = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(async { tokio::time::sleep(Duration::from_secs(2)).await });
-        Server::at(address, None, |asked| stream(asked, 2, Duration::ZERO))
+        nobody.serves(|asked| stream(asked, 2, Duration::ZERO))
     });
     let woken = report(&url, load);
     drop(waking.join().unwrap());
