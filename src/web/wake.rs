@@ -46,10 +46,19 @@ struct Request {
     served: bool,
 }
 
+/// The wake that a request belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Requested {
+    /// When it began.
+    pub since: Moment,
+    /// This request began it. A moment cannot tell: several may come within its millisecond.
+    pub begins: bool,
+}
+
 impl WakeRequests {
-    /// Records a request and returns when the wake that it belongs to began: at the first request
-    /// since a replica last [served](WakeRequests::served).
-    pub fn request(&self, key: &WorkloadKey, now: Moment) -> Moment {
+    /// Records a request and says which wake it belongs to: one begins with the first request since
+    /// a replica last [served](WakeRequests::served).
+    pub fn request(&self, key: &WorkloadKey, now: Moment) -> Requested {
         let mut requests = self.requests();
         requests.count += 1;
         let number = requests.count;
@@ -59,17 +68,18 @@ impl WakeRequests {
             first_at: now,
             last_at: now,
             number,
-            served: false,
+            served: true,
         });
         request.last_at = request.last_at.max(now);
         request.number = number;
-        if std::mem::take(&mut request.served) {
+        let begins = std::mem::take(&mut request.served);
+        if begins {
             request.first_at = now;
         }
-        let first_at = request.first_at;
+        let since = request.first_at;
         drop(requests);
         self.0.arrived.notify_one();
-        first_at
+        Requested { since, begins }
     }
 
     /// Notes that a replica of this workload serves.
@@ -168,12 +178,12 @@ pub fn take_wake(
     if state == WakeState::Ready {
         wakes.served(key);
     }
-    let first_at = wakes.request(key, now);
-    // Fifty requests are one wake, and one line.
-    if first_at == now {
+    let Requested { since, begins } = wakes.request(key, now);
+    // Fifty requests are one wake, and one line; what serves is not woken.
+    if begins && state != WakeState::Ready {
         tracing::info!(workload = %key, state = state.label(), "wake requested");
     }
-    Ok(Wake::new(key, state, published.decision.as_deref(), first_at, now))
+    Ok(Wake::new(key, state, published.decision.as_deref(), since, now))
 }
 
 impl Wake {
@@ -223,14 +233,18 @@ mod tests {
         let wakes = WakeRequests::default();
         let key = WorkloadKey::new("prod", "llm");
         assert_eq!(wakes.last(&key), None);
-        for millis in 0..50 {
-            assert_eq!(wakes.request(&key, Moment(1_000 + millis)), Moment(1_000));
+        let wake = |since, begins| Requested { since: Moment(since), begins };
+        assert_eq!(wakes.request(&key, Moment(1_000)), wake(1_000, true));
+        // The second one comes within the first one's millisecond.
+        for millis in 0..49 {
+            assert_eq!(wakes.request(&key, Moment(1_000 + millis)), wake(1_000, false));
         }
-        assert_eq!(wakes.last(&key), Some(Moment(1_049)));
+        assert_eq!(wakes.last(&key), Some(Moment(1_048)));
         // It serves, sleeps again, and is woken again.
         wakes.served(&key);
-        assert_eq!(wakes.request(&key, Moment(5_000)), Moment(5_000));
-        assert_eq!(wakes.request(&key, Moment(5_100)), Moment(5_000));
+        assert_eq!(wakes.request(&key, Moment(5_000)), wake(5_000, true));
+        assert_eq!(wakes.request(&key, Moment(5_000)), wake(5_000, false));
+        assert_eq!(wakes.request(&key, Moment(5_100)), wake(5_000, false));
         assert_eq!(wakes.last(&WorkloadKey::new("prod", "other")), None);
     }
 
@@ -244,7 +258,8 @@ mod tests {
         wakes.request(&new, Moment(7_200_000));
         assert_eq!(wakes.last(&old), None);
         // A wake that goes unanswered for so long begins anew.
-        assert_eq!(wakes.request(&old, Moment(7_200_001)), Moment(7_200_001));
+        let anew = Requested { since: Moment(7_200_001), begins: true };
+        assert_eq!(wakes.request(&old, Moment(7_200_001)), anew);
     }
 
     #[tokio::test]
