@@ -82,6 +82,12 @@ impl Record {
         line.attainment >= self.bar
     }
 
+    /// Whether a peer may be compared by its cost: it attains the bar or, where ours misses that, at least
+    /// as much as ours.
+    pub(crate) fn attains_as_much(&self, peer: &Line) -> bool {
+        peer.attainment >= self.bar.min(self.ours.attainment)
+    }
+
     /// Peers but for the static fleet, which is a reference.
     pub(crate) fn causal(&self) -> impl Iterator<Item = &Line> + Clone {
         self.peers.iter().filter(|line| line.policy != "static")
