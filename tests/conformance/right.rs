@@ -8,6 +8,7 @@ use tokio::net::TcpListener;
 
 use super::fault::{Fault, Kind};
 use super::{args, entries, run, scaler};
+use crate::support::nobody::Nobody;
 
 /// Makes a test of each row: no check fails, and those named cannot be made.
 macro_rules! right {
@@ -147,11 +148,9 @@ async fn a_rule_that_does_not_exist_is_refused() {
 
 #[tokio::test]
 async fn without_a_server_no_run_can_be_made() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    drop(listener);
-    let error =
-        conformance::run(&args(address), &mut Vec::new(), &mut std::io::sink()).await.unwrap_err();
+    let nobody = Nobody::new();
+    let args = args(nobody.address());
+    let error = conformance::run(&args, &mut Vec::new(), &mut std::io::sink()).await.unwrap_err();
     assert!(matches!(&error, Error::Unreachable { .. }), "{error}");
 }
 
