@@ -407,7 +407,8 @@ impl Scaler {
                 if n_before >= HERD_MAX {
                     return Err(Status::resource_exhausted("too many calls"));
                 }
-                sleep(Duration::from_millis(5)).await;
+                // So long that a busy machine has the others come meanwhile.
+                sleep(Duration::from_millis(25)).await;
             }
             Fault::UnreadStreamLocks | Fault::UnreadSpecStreamLocks => {
                 drop(self.shared.lock.lock().await);
