@@ -63,11 +63,11 @@ fn a_conversation_goes_on_after_each_answer_with_all_that_was_said() {
 #[test]
 fn a_turn_is_due_when_its_user_has_thought() {
     let server = Server::start(|asked| stream(asked, 2, Duration::ZERO));
-    let report = report(&server.url(), "--rate 10 --duration 3s --turns 2 --think 1s");
-    // Two in five requests are second turns, a second after their first was due.
-    assert!(at(&report, "/scheduled") > 35.0, "{report:#}");
+    let report = report(&server.url(), "--rate 10 --duration 6s --turns 2 --think 3s");
+    // A third of the requests are second turns, three seconds after their first was due.
+    assert!(at(&report, "/scheduled") > 70.0, "{report:#}");
     for time in ["/schedule_lag/p90", "/ttft/p90"] {
-        assert!(at(&report, time) < 0.5, "{time}: {}", at(&report, time));
+        assert!(at(&report, time) < 1.5, "{time}: {}", at(&report, time));
     }
 }
 
