@@ -403,6 +403,7 @@ impl Scaler {
         match self.fault {
             Fault::MetricsWait => sleep(Duration::from_millis(150)).await,
             Fault::MetricsSlowAtTimes if n_calls % 20 == 19 => sleep(SLOW).await,
+            Fault::MetricsSlowOnce if n_calls == 1 => sleep(SLOW).await,
             Fault::MetricsHang => pending().await,
             Fault::HerdRefused => {
                 if n_before >= HERD_MAX {
