@@ -86,6 +86,8 @@ pub(super) async fn start(kind: Kind, fault: Fault) -> Running {
     let streams_max = (fault == Fault::FewStreams).then_some(STREAMS_MAX);
     let server = tonic::transport::Server::builder()
         .max_concurrent_streams(streams_max)
+        // At its own 20, h2 cuts a connection whose streams a busy machine has not accepted yet.
+        .http2_max_pending_accept_reset_streams(Some(1_000))
         .add_service(ExternalScalerServer::new(scaler))
         .add_optional_service((fault != Fault::NoHealth).then_some(health))
         .serve_with_incoming(TcpListenerStream::new(listener));
