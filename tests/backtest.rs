@@ -11,9 +11,9 @@ use ghostscaler::backtest;
 use ghostscaler::clock::Clock;
 use ghostscaler::telemetry::ErrorChain;
 use serde_json::Value;
-use tokio::net::TcpListener;
 
 use crate::support::eventually;
+use crate::support::nobody::Nobody;
 use crate::support::prometheus::{Prometheus, Setup};
 use past::{LENGTH_S, LONG_GAP_S, Past, past};
 use wire::{Act, Wire};
@@ -200,8 +200,8 @@ async fn what_is_wrong_is_said_with_what_to_do() {
     let other_namespace = fault(&[("--namespace", "team-b")]).await;
     assert!(other_namespace.contains("there are engines in `team-a`"), "{other_namespace}");
 
-    let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let refused = fault(&[("--prometheus", &format!("http://{nobody}"))]).await;
+    let nobody = Nobody::new();
+    let refused = fault(&[("--prometheus", &format!("http://{}", nobody.address()))]).await;
     assert!(refused.contains("reachable from here"), "{refused}");
     assert!(refused.ends_with("connection refused"), "{refused}");
     let path = fault(&[("--prometheus", &format!("{}/graph", prometheus.url))]).await;

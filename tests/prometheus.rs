@@ -26,6 +26,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::support::eventually;
 use crate::support::exporter::Exporter;
+use crate::support::nobody::Nobody;
 use crate::support::prometheus::{Prometheus, Setup, tls_file};
 
 const WINDOW_MS: u64 = 60_000;
@@ -187,7 +188,7 @@ async fn f11_a_lost_target_keeps_its_last_sample_with_a_time_that_stands_still()
     })
     .await;
     let age_ms = Clock::start().now().millis_since(moved);
-    assert!(age_ms < 10_000, "times are milliseconds since the epoch: {age_ms} ms old");
+    assert!(age_ms < WINDOW_MS, "times are milliseconds since the epoch: {age_ms} ms old");
 
     drop(exporter);
     let last = eventually("the end of the samples", async || {
@@ -261,8 +262,8 @@ async fn a_range_has_a_sample_for_each_step() {
 #[tokio::test]
 async fn a_store_behind_it_that_is_gone_makes_the_answer_partial() {
     let exporter = Exporter::start("waiting{namespace=\"a\"} 3\n").await;
-    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let setup = Setup::default().scrape(exporter.address).remote_store(closed);
+    let closed = Nobody::new();
+    let setup = Setup::default().scrape(exporter.address).remote_store(closed.address());
     let Some(prometheus) = setup.start() else {
         return;
     };
@@ -399,7 +400,7 @@ async fn the_first_request_that_a_gateway_ever_counts_is_an_arrival() {
     exporter.show("requests_total{namespace=\"a\"} 1\n");
     let arrived = eventually("the arrival", async || match read().await {
         WakeReading::Fresh { last_arrival_at, .. } => last_arrival_at,
-        WakeReading::Unknown { why } => panic!("{why:?}"),
+        WakeReading::Unknown { .. } => None,
     })
     .await;
     let again = WakeReading::Fresh { queued: 0.0, last_arrival_at: Some(arrived) };

@@ -3,6 +3,8 @@
 //! Must not stand in for anything that can be run for real.
 
 pub(crate) mod exporter;
+pub(crate) mod nobody;
+pub(crate) mod ports;
 pub(crate) mod prometheus;
 mod wait;
 

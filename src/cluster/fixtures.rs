@@ -40,6 +40,8 @@ struct State {
     objects: BTreeMap<String, Value>,
     /// Method and path of every change that was taken.
     writes: Vec<(String, String)>,
+    /// How often it was read.
+    n_reads: usize,
     /// Everything answers with this status, after this time.
     failing: Option<u16>,
     /// Whatever has this in its path answers with 500.
@@ -125,6 +127,11 @@ impl Store {
         self.lock().writes.iter().filter(|(_, own)| own.starts_with(path)).count()
     }
 
+    /// How often it has been read.
+    pub(crate) fn n_reads(&self) -> usize {
+        self.lock().n_reads
+    }
+
     /// Answers everything with this status, or as usual again.
     pub(crate) fn fail(&self, status: Option<u16>) {
         self.lock().failing = status;
@@ -174,7 +181,9 @@ fn answer(state: &mut State, method: &Method, uri: &Uri, body: &[u8]) -> Respons
         return failure(500);
     }
     let object = || serde_json::from_slice::<Value>(body).unwrap();
-    if *method != Method::GET {
+    if *method == Method::GET {
+        state.n_reads += 1;
+    } else {
         state.writes.push((method.to_string(), path.clone()));
     }
     match *method {

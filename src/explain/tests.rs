@@ -23,7 +23,11 @@ async fn scaler(access: Access) -> (SocketAddr, DropGuard) {
 
 /// Serves until the guard is dropped.
 async fn serving(router: axum::Router) -> (SocketAddr, DropGuard) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    serving_on("127.0.0.1", router).await
+}
+
+async fn serving_on(ip: &str, router: axum::Router) -> (SocketAddr, DropGuard) {
+    let listener = TcpListener::bind((ip, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
     let shutdown = CancellationToken::new();
     tokio::spawn(serve(listener, router, shutdown.clone()));
@@ -153,7 +157,9 @@ async fn watching_goes_on_while_the_scaler_is_started_anew() {
     let registry = registry([known("prod", "llm")]);
     let tracker = tracker(&registry, "prod", "llm");
     publish(&tracker, Clock::start(), 1, wanting(5));
-    let (address, running) = serving(router(api(&registry, Access::default()))).await;
+    // An address of loopback that nothing else uses, so that nobody takes the port meanwhile.
+    let router_of = || router(api(&registry, Access::default()));
+    let (address, running) = serving_on("127.0.46.1", router_of()).await;
     let screen = Screen::default();
     let looking = async {
         until(&screen, "prod/llm: 5 replicas").await;
@@ -162,8 +168,7 @@ async fn watching_goes_on_while_the_scaler_is_started_anew() {
         sleep(3 * WATCH_INTERVAL).await;
         publish(&tracker, Clock::start(), 2, wanting(6));
         let listener = TcpListener::bind(address).await.unwrap();
-        let router = router(api(&registry, Access::default()));
-        tokio::spawn(serve(listener, router, CancellationToken::new()));
+        tokio::spawn(serve(listener, router_of(), CancellationToken::new()));
         until(&screen, "prod/llm: 6 replicas").await;
     };
     watch_while(address, &screen, looking).await;
@@ -215,9 +220,10 @@ async fn an_unknown_workload_is_told_with_the_way_to_the_known_ones() {
 
 #[tokio::test]
 async fn a_server_that_is_not_there_is_told_with_the_flag() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    drop(listener);
+    // Bound, so that nobody else gets the port, and not listened on.
+    let nobody = tokio::net::TcpSocket::new_v4().unwrap();
+    nobody.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = nobody.local_addr().unwrap();
     let error = explain("prod/llm", &address.to_string(), Format::Text).await.unwrap_err();
     let text = ErrorChain(&error).to_string();
     assert!(text.starts_with(&format!("no scaler answers at {address}: start one with")), "{text}");

@@ -201,8 +201,9 @@ impl StreamGuard {
 
 impl Drop for StreamGuard {
     fn drop(&mut self) {
-        self.metrics.open_streams.dec();
+        // Who no longer sees it open finds it counted.
         self.metrics.ended(Rpc::StreamIsActive, self.code, self.caller);
+        self.metrics.open_streams.dec();
     }
 }
 

@@ -454,7 +454,8 @@ mod tests {
             spawn_on(runtime, listener, registry, metrics, options, shutdown.clone()).unwrap();
         let started_at = clock.now();
         until(|| clock.now().millis_since(started_at) > 3_500).await;
-        assert_eq!(health.hung(), [], "it beats while nothing is asked");
+        // It beats while nothing is asked: on a machine that has just stood still, in a moment.
+        until(|| health.hung().is_empty()).await;
 
         let mut releases = Vec::new();
         for _ in 0..WORKERS {

@@ -197,6 +197,22 @@ impl BlackHole {
     }
 }
 
+/// An address that refuses: its port is kept, so that nobody else gets it, and not listened on.
+#[derive(Debug)]
+pub(crate) struct Nobody(TcpSocket);
+
+impl Nobody {
+    pub(crate) fn new() -> Nobody {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        Nobody(socket)
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}/metrics", self.0.local_addr().unwrap())
+    }
+}
+
 /// What a server may send for ever, and the reason that it is given up for.
 pub(crate) const FLOODS: [(&str, &str, Why); 8] = [
     ("", "HTTP/1.1 100 Continue\r\n\r\n", Why::TooLarge),

@@ -24,6 +24,7 @@ mod objects;
 mod operator;
 mod pair;
 mod plane;
+#[path = "../support/ports.rs"]
 mod ports;
 mod process;
 mod prometheus;

@@ -66,6 +66,8 @@ pub(super) enum Fault {
 
     MetricsWait,
     MetricsSlowAtTimes,
+    /// No fault: a machine that stands still, once.
+    MetricsSlowOnce,
     SpecHangs,
     MetricsHang,
     ActivityHangs,

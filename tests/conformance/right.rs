@@ -8,6 +8,7 @@ use tokio::net::TcpListener;
 
 use super::fault::{Fault, Kind};
 use super::{args, entries, run, scaler};
+use crate::support::nobody::Nobody;
 
 /// Makes a test of each row: no check fails, and those named cannot be made.
 macro_rules! right {
@@ -138,6 +139,20 @@ async fn the_table_says_what_was_seen_and_why_it_matters_in_80_columns() {
 }
 
 #[tokio::test]
+async fn a_machine_that_stood_still_for_once_is_no_fault_of_the_scaler() {
+    let running = scaler::start(Kind::Count, Fault::MetricsSlowOnce).await;
+    let mut args = args(running.address);
+    args.only = vec!["D2".to_owned()];
+    let (outcome, report) = run(&args).await;
+    let detail = report["checks"][0]["detail"].as_str().unwrap();
+    assert!(
+        detail.starts_with("once GetMetrics took ") && detail.contains("not again"),
+        "{detail}"
+    );
+    assert_eq!(outcome, Outcome::Passed);
+}
+
+#[tokio::test]
 async fn a_rule_that_does_not_exist_is_refused() {
     let mut args = args("127.0.0.1:1".parse().unwrap());
     args.only = vec!["A6".to_owned(), "Z9".to_owned()];
@@ -147,11 +162,9 @@ async fn a_rule_that_does_not_exist_is_refused() {
 
 #[tokio::test]
 async fn without_a_server_no_run_can_be_made() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    drop(listener);
-    let error =
-        conformance::run(&args(address), &mut Vec::new(), &mut std::io::sink()).await.unwrap_err();
+    let nobody = Nobody::new();
+    let args = args(nobody.address());
+    let error = conformance::run(&args, &mut Vec::new(), &mut std::io::sink()).await.unwrap_err();
     assert!(matches!(&error, Error::Unreachable { .. }), "{error}");
 }
 

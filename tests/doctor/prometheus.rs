@@ -12,6 +12,7 @@ use tokio::net::TcpListener;
 use super::{findings, ids, run};
 use crate::support::eventually;
 use crate::support::exporter::Exporter;
+use crate::support::nobody::Nobody;
 use crate::support::prometheus::{Prometheus, Setup, tls_file};
 
 /// A ScaledObject that reads from Prometheus, with the scaler's configuration, in a file.
@@ -144,9 +145,8 @@ async fn f16_a_server_that_refuses_is_told_in_words() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let said = asked(&format!("http://{}", silent.local_addr().unwrap()), &[]).await;
     assert!(said.contains("no whole answer within 5000 ms") && said.contains("too slow"), "{said}");
-    let closed = silent.local_addr().unwrap();
-    drop(silent);
-    let said = asked(&format!("http://{closed}"), &[]).await;
+    let closed = Nobody::new();
+    let said = asked(&format!("http://{}", closed.address()), &[]).await;
     assert!(said.contains("connection refused") && said.contains("nothing listens"), "{said}");
 
     let page = engine(RUNNING, "team-a", "m1") + &queue("m1");

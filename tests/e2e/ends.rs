@@ -21,7 +21,7 @@ async fn sigterm_drains_ends_two_hundred_streams_with_ok_and_exits_with_0() {
         "workloads:\n- {{namespace: demo, name: llm, replicas: 2, endpoints: ['{}']}}\n",
         engine.address
     ));
-    let mut scaler = Scaler::start(&config.path(), &["--drain-delay", "1s"]).await;
+    let mut scaler = Scaler::start(&config.path(), &["--drain-delay", "5s"]).await;
     let keda = scaler.keda().await;
     let trigger = trigger("demo/llm");
     let mut streams = join_all((0..200).map(|_| keda.stream(&trigger))).await;
@@ -33,14 +33,14 @@ async fn sigterm_drains_ends_two_hundred_streams_with_ok_and_exits_with_0() {
     scaler.signal("TERM");
     let told_at = Instant::now();
     scaler.logged("shutting down", 1).await;
-    // While it drains it answers as before.
+    // While it drains it answers as before: five seconds, which a busy machine leaves enough of.
     assert_eq!(keda.poll("demo/llm").await, (2, true));
     for stream in &mut streams {
         assert_eq!(pushed(stream).await, None);
     }
     drop(keda);
     assert_eq!(scaler.ended(GRACE).await, Some(0));
-    println!("SIGTERM to exit with a drain of 1 s: {:?}", told_at.elapsed());
+    println!("SIGTERM to exit with a drain of 5 s: {:?}", told_at.elapsed());
 }
 
 /// As large as the process is built for, and a client that never closes its connection.

@@ -12,6 +12,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
+use crate::support::nobody::Nobody;
+
 /// What the engine's gauges say.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Load {
@@ -43,6 +45,8 @@ pub(super) struct Engine {
     pub(super) address: SocketAddr,
     page: Arc<Mutex<Page>>,
     task: JoinHandle<()>,
+    /// Keeps its port while it is away.
+    away: Option<Nobody>,
 }
 
 #[derive(Debug)]
@@ -72,7 +76,7 @@ impl Engine {
         let address = listener.local_addr().unwrap();
         let page = Arc::new(Mutex::new(page));
         let task = tokio::spawn(accept(listener, Arc::clone(&page)));
-        Engine { address, page, task }
+        Engine { address, page, task, away: None }
     }
 
     /// A server of another page.
@@ -103,11 +107,12 @@ impl Engine {
         self.task.abort();
         // The port is free once the task has dropped its listener.
         assert!((&mut self.task).await.unwrap_err().is_cancelled());
+        self.away = Some(Nobody::at(self.address));
     }
 
     /// Opens the port again.
-    pub(super) async fn come_back(&mut self) {
-        let listener = TcpListener::bind(self.address).await.unwrap();
+    pub(super) fn come_back(&mut self) {
+        let listener = self.away.take().expect("it has left").listen();
         self.task = tokio::spawn(accept(listener, Arc::clone(&self.page)));
     }
 }

@@ -41,7 +41,7 @@ async fn keda_f10_a_restart_under_load_answers_at_once_and_never_below_the_spec(
     }
     assert!(answers.iter().all(|(want, active)| *want >= 2 && *active), "{answers:?}");
     assert_eq!(scaler.logged("what was learned before is restored", 1).await.len(), 1);
-    queued.come_back().await;
+    queued.come_back();
     scaler.healthy("demo/queued").await;
     assert_eq!(keda.poll("demo/queued").await, (6, true));
     assert_eq!(keda.poll("demo/idle").await, (3, true));

@@ -99,12 +99,13 @@ async fn d5_a_consumer_that_never_reads_holds_up_nobody_and_gets_the_latest_only
     assert_eq!(pushed(&mut live).await, Some(true));
     assert_eq!(wanted(&mut client, "a").await.unwrap(), 2);
     // What it finds when it reads at last is bounded by what was on the wire, not by a queue.
-    let mut n_found = 0;
+    assert_eq!(pushed(&mut dead).await, Some(true));
+    let mut n_found = 1;
     while let Ok(message) = tokio::time::timeout(QUIET, dead.message()).await {
         assert!(message.unwrap().unwrap().result);
         n_found += 1;
     }
-    assert!((1..=8).contains(&n_found), "{n_found} messages");
+    assert!(n_found <= 8, "{n_found} messages");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

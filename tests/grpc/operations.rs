@@ -80,7 +80,8 @@ async fn f4_reflection_lists_the_services() {
 
 #[tokio::test]
 async fn f5_a_shutdown_turns_not_ready_then_answers_on_then_ends() {
-    let delay = Options { drain_delay: Duration::from_millis(500), ..options() };
+    // Longer than a busy machine takes for the few calls that must be answered meanwhile.
+    let delay = Options { drain_delay: Duration::from_secs(5), ..options() };
     let mut scaler = Scaler::start_with(&[workload("a", 0, Some(1))], delay);
     scaler.readiness.set(true);
     let channel = scaler.channel().await;
@@ -150,7 +151,8 @@ async fn f8_a_connection_is_renewed_at_its_age_without_a_failed_call() {
 
 #[tokio::test]
 async fn f9_a_client_that_answers_no_ping_is_cut_off() {
-    let often = Options { ping_interval: Duration::from_millis(300), ..options() };
+    // A third of it is what a busy machine may take for an answer.
+    let often = Options { ping_interval: Duration::from_secs(3), ..options() };
     let scaler = Scaler::start_with(&[workload("a", 0, Some(1))], often);
     let mut dead = soon(TcpStream::connect(scaler.address)).await.unwrap();
     // The preface and empty settings; then it says nothing more, and no goodbye.
@@ -164,20 +166,21 @@ async fn f9_a_client_that_answers_no_ping_is_cut_off() {
     let mut client = scaler.client().await;
     let mut stream = open_stream(&mut client, "a").await;
     assert_eq!(pushed(&mut stream).await, Some(true));
-    let ended = tokio::time::timeout(Duration::from_millis(900), pushed(&mut stream)).await;
+    let ended = tokio::time::timeout(Duration::from_secs(6), pushed(&mut stream)).await;
     assert!(ended.is_err(), "{ended:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f7_who_is_connected_is_sent_away_when_readiness_is_lost_and_never_before() {
-    let soon_told = Options { move_after: Duration::from_millis(300), ..options() };
+    // Longer than a busy machine takes to see readiness lost and to set it again.
+    let soon_told = Options { move_after: Duration::from_secs(2), ..options() };
     let scaler = Scaler::start_with(&[workload("a", 0, Some(1))], soon_told);
     let proxy = Proxy::start(scaler.address).await;
     let endpoint = Channel::from_shared(format!("http://{}", proxy.address)).unwrap();
     let channel = soon(endpoint.connect()).await.unwrap();
     let mut client = Client::new(channel.clone());
     let still_there = async |stream: &mut _| {
-        let ended = tokio::time::timeout(Duration::from_millis(700), pushed(stream)).await;
+        let ended = tokio::time::timeout(Duration::from_millis(2_500), pushed(stream)).await;
         assert!(ended.is_err(), "its stream goes on");
         assert_eq!(proxy.n_connections(), 1);
     };
@@ -207,7 +210,7 @@ async fn f7_who_is_connected_is_sent_away_when_readiness_is_lost_and_never_befor
     scaler.readiness.set(true);
     let mut stream = open_stream(&mut client, "a").await;
     assert_eq!(pushed(&mut stream).await, Some(true));
-    let ended = tokio::time::timeout(Duration::from_millis(700), pushed(&mut stream)).await;
+    let ended = tokio::time::timeout(Duration::from_millis(2_500), pushed(&mut stream)).await;
     assert!(ended.is_err(), "ready again it keeps whom it has");
     eventually("the old connections' end", async || (proxy.n_open() <= 1).then_some(())).await;
 }

@@ -1,12 +1,14 @@
 //! A real Prometheus of the system's package, on a free port with a directory of its own.
 
 use std::fs::{self, File};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use ghostscaler::source::config::PrometheusConfig;
 use tempfile::TempDir;
+
+use super::ports;
 
 /// How to run it.
 #[derive(Debug, Default)]
@@ -78,7 +80,7 @@ impl Setup {
             self.rest
         );
         fs::write(at("prometheus.yml"), config).unwrap();
-        let port = free_port();
+        let [port] = ports::free();
         let mut args = vec![
             format!("--config.file={}", at("prometheus.yml").display()),
             format!("--storage.tsdb.path={}", at("data").display()),
@@ -160,9 +162,4 @@ pub(crate) fn config(url: &str) -> PrometheusConfig {
 /// A test certificate or key.
 pub(crate) fn tls_file(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/tls").join(name)
-}
-
-/// A port that was free a moment ago: Prometheus cannot tell which one it has taken.
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }

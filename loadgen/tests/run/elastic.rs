@@ -177,7 +177,9 @@ fn the_steps_of_a_rate_are_told_apart() {
         0..20 => stream(asked, 2, Duration::ZERO),
         _ => vec![plain("503 Service Unavailable", "text/plain", "full")],
     });
-    let report = report(&server.url(), "--rate 20@1s,60@1s --arrival constant --threads 1");
+    // One connection, on which they come in the order in which they are due.
+    let flags = "--rate 20@1s,60@1s --arrival constant --threads 1 --connections 1";
+    let report = report(&server.url(), flags);
     let phases = report["phases"].as_array().unwrap();
     assert_eq!((&phases[0]["rate"], &phases[1]["rate"]), (&json!("20@1s"), &json!("60@1s")));
     let n = |phase: usize, key: &str| phases[phase][key].as_u64().unwrap();

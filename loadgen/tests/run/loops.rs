@@ -63,28 +63,22 @@ fn a_conversation_goes_on_after_each_answer_with_all_that_was_said() {
 #[test]
 fn a_turn_is_due_when_its_user_has_thought() {
     let server = Server::start(|asked| stream(asked, 2, Duration::ZERO));
-    let report = report(&server.url(), "--rate 10 --duration 3s --turns 2 --think 1s");
-    // Two in five requests are second turns, a second after their first was due.
-    assert!(at(&report, "/scheduled") > 35.0, "{report:#}");
+    let report = report(&server.url(), "--rate 10 --duration 6s --turns 2 --think 3s");
+    // A third of the requests are second turns, three seconds after their first was due.
+    assert!(at(&report, "/scheduled") > 70.0, "{report:#}");
     for time in ["/schedule_lag/p90", "/ttft/p90"] {
-        assert!(at(&report, time) < 0.5, "{time}: {}", at(&report, time));
+        assert!(at(&report, time) < 1.5, "{time}: {}", at(&report, time));
     }
 }
 
-/// Three runs against a server, and the path of their result.
-fn three_runs(wait: Duration, folder: &std::path::Path, name: &str) -> (Value, String) {
-    let server = Server::start(move |asked| {
-        let mut acts = vec![Act::Wait(wait)];
-        acts.extend(stream(asked, 2, Duration::ZERO));
-        acts
-    });
+/// Three runs against a server.
+fn three_runs() -> Value {
+    let server = Server::start(|asked| stream(asked, 2, Duration::ZERO));
     let report = report(&server.url(), "--rate 40 --duration 1s --input-tokens 30 --seeds 3");
     let bodies: BTreeSet<String> =
         server.asked().iter().map(|asked| asked.body.to_string()).collect();
     assert_eq!(bodies.len(), server.asked().len(), "no run repeats another's prompts");
-    let path = folder.join(name);
-    std::fs::write(&path, report.to_string()).unwrap();
-    (report, path.to_str().unwrap().to_owned())
+    report
 }
 
 /// The first of two runs waits a second for its only connection, and half of it is refused.
@@ -108,9 +102,7 @@ fn a_bad_run_is_not_hidden_by_a_good_one() {
 
 #[test]
 fn runs_with_several_seeds_tell_a_change_from_chance() {
-    let folder = tempfile::tempdir().unwrap();
-    let (quick, quick_path) = three_runs(Duration::ZERO, folder.path(), "quick.json");
-    let (_, slow_path) = three_runs(Duration::from_millis(400), folder.path(), "slow.json");
+    let quick = three_runs();
     assert_eq!(quick["seeds"]["seeds"], json!([1, 2, 3]));
     let values = quick["seeds"]["metrics"]["ttft.p50"]["values"].as_array().unwrap();
     assert_eq!(values.len(), 3);
@@ -123,6 +115,17 @@ fn runs_with_several_seeds_tell_a_change_from_chance() {
     assert!((least..=most).contains(&pooled), "the report is of all runs: {pooled} of {each:?}");
     assert_eq!((at(&quick, "/duration_s"), at(&quick, "/seed")), (3.0, 1.0));
 
+    // How far they lie apart by chance is the machine's, and so is set.
+    let folder = tempfile::tempdir().unwrap();
+    let with = |name: &str, ttft_p50_s: [f64; 3]| {
+        let mut runs = quick.clone();
+        runs["seeds"]["metrics"]["ttft.p50"]["values"] = json!(ttft_p50_s);
+        let path = folder.path().join(name);
+        std::fs::write(&path, runs.to_string()).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let quick_path = with("quick.json", [0.010, 0.012, 0.011]);
+    let slow_path = with("slow.json", [0.410, 0.413, 0.409]);
     let output = loadgen(&["compare", &quick_path, &slow_path, "--format", "json"]);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     let compared: Value = serde_json::from_slice(&output.stdout).unwrap();

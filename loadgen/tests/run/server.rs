@@ -50,10 +50,18 @@ impl Asked {
 
 type Script = dyn Fn(&Asked) -> Vec<Act> + Send + Sync;
 
+/// Requests that have come, and those that have been answered to the end.
+#[derive(Default)]
+struct Counts {
+    asked: AtomicU64,
+    answered: AtomicU64,
+}
+
 /// A server on a port of its own, until it is dropped.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     asked: Arc<Mutex<Vec<Asked>>>,
+    counts: Arc<Counts>,
     _runtime: tokio::runtime::Runtime,
 }
 
@@ -82,8 +90,10 @@ impl Server {
         let listener = runtime.block_on(async { socket.listen(16_384).unwrap() });
         let address = listener.local_addr().unwrap();
         let asked = Arc::new(Mutex::new(Vec::new()));
-        runtime.spawn(accept(listener, tls, Arc::clone(&asked), Arc::new(script)));
-        Server { address, asked, _runtime: runtime }
+        let counts = Arc::<Counts>::default();
+        let counted = Arc::clone(&counts);
+        runtime.spawn(accept(listener, tls, Arc::clone(&asked), Arc::new(script), counted));
+        Server { address, asked, counts, _runtime: runtime }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -93,6 +103,11 @@ impl Server {
     pub(crate) fn asked(&self) -> Vec<Asked> {
         self.asked.lock().unwrap().clone()
     }
+
+    /// How many requests have been answered to the end.
+    pub(crate) fn n_answered(&self) -> u64 {
+        self.counts.answered.load(Ordering::Relaxed)
+    }
 }
 
 async fn accept(
@@ -100,20 +115,21 @@ async fn accept(
     tls: Option<TlsAcceptor>,
     asked: Arc<Mutex<Vec<Asked>>>,
     script: Arc<Script>,
+    counts: Arc<Counts>,
 ) {
-    let count = Arc::new(AtomicU64::new(0));
     for connection in 0.. {
         let (stream, _) = listener.accept().await.unwrap();
         stream.set_nodelay(true).unwrap();
-        let (asked, script, count) = (Arc::clone(&asked), Arc::clone(&script), Arc::clone(&count));
+        let (asked, script) = (Arc::clone(&asked), Arc::clone(&script));
+        let counts = Arc::clone(&counts);
         let tls = tls.clone();
         tokio::spawn(async move {
             match tls {
-                None => serve(stream, connection, &asked, &*script, &count).await,
+                None => serve(stream, connection, &asked, &*script, &counts).await,
                 // A client that does not trust the certificate goes away.
                 Some(tls) => {
                     if let Ok(stream) = tls.accept(stream).await {
-                        serve(stream, connection, &asked, &*script, &count).await;
+                        serve(stream, connection, &asked, &*script, &counts).await;
                     }
                 }
             }
@@ -127,7 +143,7 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     connection: u64,
     asked: &Mutex<Vec<Asked>>,
     script: &Script,
-    count: &AtomicU64,
+    counts: &Counts,
 ) {
     let mut stream = BufReader::with_capacity(4_096, stream);
     loop {
@@ -149,7 +165,7 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
         }
         let path = head[0].split(' ').nth(1).unwrap().to_owned();
         let is_request = head[0].starts_with("POST");
-        let number = if is_request { count.fetch_add(1, Ordering::Relaxed) } else { 0 };
+        let number = if is_request { counts.asked.fetch_add(1, Ordering::Relaxed) } else { 0 };
         let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
         let request = Asked { number, connection, path, head, body, at: Instant::now() };
         let acts = script(&request);
@@ -166,12 +182,15 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
                 Act::Wait(span) => tokio::time::sleep(span).await,
                 Act::Until(moment) => tokio::time::sleep_until(moment).await,
                 Act::UntilAsked(n) => {
-                    while count.load(Ordering::Relaxed) < n {
+                    while counts.asked.load(Ordering::Relaxed) < n {
                         tokio::time::sleep(Duration::from_millis(20)).await;
                     }
                 }
                 Act::Close => return,
             }
+        }
+        if is_request {
+            counts.answered.fetch_add(1, Ordering::Relaxed);
         }
     }
 }

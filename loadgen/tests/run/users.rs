@@ -137,11 +137,11 @@ fn users_without_a_first_token_leave_and_those_with_one_stay() {
     assert!(at(&left, "/elapsed_s") < 30.0);
     // Answers that begin at once and take longer than a third of the users would have waited.
     let slow = Server::start(|asked| {
-        let mut acts = vec![stream_head(), token("m"), Act::Wait(Duration::from_secs(3))];
+        let mut acts = vec![stream_head(), token("m"), Act::Wait(Duration::from_secs(10))];
         acts.extend(super::server::stream_end(asked.prompt_tokens(), 1));
         acts
     });
-    let stayed = report(&slow.url(), &format!("{load} --patience 8s"));
+    let stayed = report(&slow.url(), &format!("{load} --patience 30s"));
     assert_eq!(at(&stayed, "/completed"), 20.0, "{}", stayed["errors_by_class"]);
 }
 

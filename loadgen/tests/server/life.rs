@@ -6,7 +6,7 @@ const RUNNING: &str = "vllm:num_requests_running{";
 
 #[test]
 fn a_cold_server_refuses_connections_until_it_is_ready() {
-    let engine = Engine::start(1, &["--cold-start", "1s"]);
+    let engine = Engine::start(1, &["--cold-start", "3s"]);
     assert!(is_refused(engine.address()));
     eventually("the start", || Some(()).filter(|()| !is_refused(engine.address())));
     assert_eq!(engine.get("/health").status, 200);
@@ -51,8 +51,8 @@ fn a_queued_stream_ends_with_nothing_but_its_end() {
 #[test]
 fn sigterm_with_a_timeout_lets_requests_finish_and_takes_no_more() {
     let mut engine = Engine::start(1, &["--shutdown-timeout", "30s"]);
-    let stream = engine.complete(300, true);
-    let plain = engine.complete(300, false);
+    let stream = engine.complete(1_000, true);
+    let plain = engine.complete(1_000, false);
     engine.wait_for(RUNNING, 2.0);
     engine.signal("-TERM");
     let refused = eventually("the drain", || {
@@ -65,8 +65,8 @@ fn sigterm_with_a_timeout_lets_requests_finish_and_takes_no_more() {
          \"type\":\"InternalServerError\",\"param\":null,\"code\":500}}"
     );
     assert_eq!(engine.get("/health").status, 200, "it looks healthy");
-    assert!(plain.reply().unwrap().body.contains("\"completion_tokens\":300"));
-    assert_eq!(stream.reply().unwrap().body.matches("data: {").count(), 300);
+    assert!(plain.reply().unwrap().body.contains("\"completion_tokens\":1000"));
+    assert_eq!(stream.reply().unwrap().body.matches("data: {").count(), 1_000);
     assert_eq!(engine.get("/health").status, 200, "it lingers");
     assert!(engine.exit().success());
 }

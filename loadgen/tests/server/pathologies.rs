@@ -130,7 +130,7 @@ fn an_oom_kill_fails_what_is_under_way_as_captured_and_comes_back() {
     let stream = engine.complete(2_000, true);
     let plain = engine.complete(2_000, false);
     engine.wait_for(RUNNING, 2.0);
-    engine.post(ORDERS, "oom-kill=500ms");
+    engine.post(ORDERS, "oom-kill=3s");
     let stream = stream.reply().unwrap();
     assert_eq!(stream.status, 200);
     assert!(stream.body.ends_with(&streamed_error(DEAD, "InternalServerError", 500)));
@@ -182,7 +182,7 @@ fn beyond_the_admission_limit_requests_are_turned_away_as_captured() {
 
 #[test]
 fn a_fault_begins_and_ends_by_itself() {
-    let engine = Engine::start(1, &["--pathology", "stats-off@300ms+300ms"]);
+    let engine = Engine::start(1, &["--pathology", "stats-off@3s+3s"]);
     let shows = || engine.get("/metrics").body.contains("vllm:");
     assert!(shows());
     eventually("the fault", || Some(()).filter(|()| !shows()));

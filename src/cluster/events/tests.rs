@@ -77,7 +77,15 @@ impl Running {
         tokio::time::sleep(2 * INTERVAL).await;
     }
 
-    async fn end(self) -> Vec<(Method, String, Value)> {
+    /// All writes, once there are so many.
+    async fn end(self, at_least: usize) -> Vec<(Method, String, Value)> {
+        let n_written = || self.written.lock().unwrap_or_else(PoisonError::into_inner).len();
+        let written = async {
+            while n_written() < at_least {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), written).await.expect("they are written");
         self.cancel.cancel();
         self.task.await.unwrap();
         std::mem::take(&mut *self.written.lock().unwrap_or_else(PoisonError::into_inner))
@@ -90,7 +98,7 @@ async fn a_step_is_an_event_of_the_scaled_object_and_its_repetition_a_series() {
     for want in [1, 0, 1, 0] {
         running.publish("llm", want).await;
     }
-    let written = running.end().await;
+    let written = running.end(3).await;
     let [(create, path, slept), (_, _, woke), (patch, _, again)] = written.as_slice() else {
         panic!("{written:#?}");
     };
@@ -111,5 +119,5 @@ async fn nothing_is_written_for_what_is_adopted_and_for_what_is_gone() {
     let mut running = Running::start("gone").await;
     running.publish("gone", 3).await;
     running.publish("gone", 4).await;
-    assert!(running.end().await.is_empty());
+    assert!(running.end(0).await.is_empty());
 }

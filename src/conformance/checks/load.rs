@@ -108,45 +108,61 @@ async fn d1_from_memory(context: &Context) -> Finding {
 }
 
 async fn d2_hard_limit(context: &Context) -> Finding {
-    const N_POLLS: usize = 60;
     let transcript = &context.transcript;
     let mut took: Vec<(&str, Duration)> = Vec::new();
     took.extend(transcript.specs.iter().map(|reply| ("GetMetricSpec", reply.took)));
     took.extend(transcript.metrics.iter().map(|call| ("GetMetrics", call.reply.took)));
     took.extend(transcript.activity.iter().map(|call| ("IsActive", call.reply.took)));
-    // The slowest call that no handler has to do with: what the machine and the way take.
-    let mut without_handler = Duration::ZERO;
-    if let Ok(metric_name) = context.polled() {
-        let connection = context.connect().await?;
-        let scaled_object = context.scaled_object();
-        let polls = (0..N_POLLS).map(async |_poll| {
-            let unknown = connection.unknown_method().await.took;
-            let calls = [
-                ("GetMetricSpec", connection.metric_spec(Role::Poll, scaled_object).await.took),
-                (
-                    "GetMetrics",
-                    connection.metrics(Role::Poll, scaled_object, metric_name).await.took,
-                ),
-                ("IsActive", connection.is_active(Role::Poll, scaled_object).await.took),
-            ];
-            (unknown, calls)
-        });
-        for (unknown, calls) in in_parallel(polls).await {
-            without_handler = without_handler.max(unknown);
-            took.extend(calls);
+    let (polls, without_handler) = timed_polls(context).await?;
+    took.extend(polls);
+    if let Some(detail) = beyond_limit(&took, without_handler) {
+        // A machine that stood still for once explains it, and a scaler that waits does so again.
+        let (again, without_handler) = timed_polls(context).await?;
+        if again.is_empty() || beyond_limit(&again, without_handler).is_some() {
+            return Err(Shortfall::Fail(detail));
         }
-    }
-    if let Some((method, slowest)) = took.iter().max_by_key(|(_method, took)| *took)
-        && *slowest > ANSWER_LIMIT + without_handler
-    {
-        return Err(Shortfall::Fail(format!(
-            "{method} took {}; the slowest call of a method that does not exist {}",
-            millis(*slowest),
-            millis(without_handler)
-        )));
+        return Ok(format!("once {detail}; not again in {} calls", again.len()));
     }
     let took = took.into_iter().map(|(_method, took)| took).collect();
     Ok(format!("{} (expected below 10 ms)", Latencies::of(took)))
+}
+
+/// What the calls of some polls took, none if polls are not answered; and what the slowest call took
+/// that no handler has to do with: the machine and the way.
+async fn timed_polls(
+    context: &Context,
+) -> Result<(Vec<(&'static str, Duration)>, Duration), Shortfall> {
+    const N_POLLS: usize = 60;
+    let (mut took, mut without_handler) = (Vec::new(), Duration::ZERO);
+    let Ok(metric_name) = context.polled() else { return Ok((took, without_handler)) };
+    let connection = context.connect().await?;
+    let scaled_object = context.scaled_object();
+    let polls = (0..N_POLLS).map(async |_poll| {
+        let unknown = connection.unknown_method().await.took;
+        let calls = [
+            ("GetMetricSpec", connection.metric_spec(Role::Poll, scaled_object).await.took),
+            ("GetMetrics", connection.metrics(Role::Poll, scaled_object, metric_name).await.took),
+            ("IsActive", connection.is_active(Role::Poll, scaled_object).await.took),
+        ];
+        (unknown, calls)
+    });
+    for (unknown, calls) in in_parallel(polls).await {
+        without_handler = without_handler.max(unknown);
+        took.extend(calls);
+    }
+    Ok((took, without_handler))
+}
+
+/// The slowest of the calls, if it took longer than any may.
+fn beyond_limit(took: &[(&str, Duration)], without_handler: Duration) -> Option<String> {
+    let (method, slowest) = took.iter().max_by_key(|(_method, took)| *took)?;
+    (*slowest > ANSWER_LIMIT + without_handler).then(|| {
+        format!(
+            "{method} took {}; the slowest call of a method that does not exist {}",
+            millis(*slowest),
+            millis(without_handler)
+        )
+    })
 }
 
 async fn d3_herd(context: &Context) -> Finding {

@@ -249,14 +249,16 @@ async fn a_stranger_that_holds_the_lease_turns_no_replica_away_that_knows_the_co
 async fn whose_record_is_deleted_for_a_moment_is_served_on() {
     let store = Store::start().await;
     let mut shared = shared(&store, parts(inventory([workload(3, 3, &[])]), Lead::default()));
-    Arc::get_mut(&mut shared).unwrap().ask_again = Duration::from_secs(1);
+    Arc::get_mut(&mut shared).unwrap().ask_again = Duration::from_secs(3);
     let own =
         Member { name: "second".into(), address: "127.0.0.1:1".to_owned(), key: "ab".to_owned() };
     let disowned = tokio::spawn(serve::disowned(Arc::clone(&shared), own.key.clone()));
-    // One look at a second finds nothing, the next ones find it again.
-    sleep(Duration::from_millis(1_500)).await;
+    // One look finds nothing, and the next ones, three seconds apart, find it again.
+    until("a look", || store.n_reads() > 0).await;
     shared.members.publish(&own).await.unwrap();
-    sleep(Duration::from_secs(2)).await;
+    let n_reads = store.n_reads();
+    until("two more", || store.n_reads() >= n_reads + 2).await;
+    sleep(Duration::from_millis(500)).await;
     assert!(!disowned.is_finished());
     store.remove(&format!("{LEASE}-second"));
     timeout(SOON, disowned).await.expect("who is no replica is not").unwrap();

@@ -271,7 +271,8 @@ async fn queries_at_once_are_bounded() {
 async fn the_last_of_many_questions_has_its_turn_however_long_the_others_take() {
     let act = Act::Late(Duration::from_millis(1_800), ok("application/json", EMPTY));
     let server = Server::start(act).await;
-    let client = PrometheusClient::new(&config(&base(&server))).unwrap();
+    let config = PrometheusConfig { timeout_ms: 30_000, ..config(&base(&server)) };
+    let client = PrometheusClient::new(&config).unwrap();
     let query = query();
     // Three rounds of others before the last: longer than who asks for a single workload would wait.
     let all = (0..4 * MAX_CONCURRENT).map(|_| client.instant(&query));

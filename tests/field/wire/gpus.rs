@@ -45,8 +45,10 @@ fn sample(seen: &Observation) -> Option<GpuSample> {
     }
 }
 
-async fn busy(scaler: &Scaler) -> GpuSample {
-    let seen = scaler.observed("llm", |seen| sample(seen).is_some()).await;
+/// The use of so many devices, once all of them have been read.
+async fn busy(scaler: &Scaler, devices: u32) -> GpuSample {
+    let is_whole = |sample: GpuSample| sample.devices == devices;
+    let seen = scaler.observed("llm", |seen| sample(seen).is_some_and(is_whole)).await;
     sample(&seen).unwrap()
 }
 
@@ -64,9 +66,7 @@ async fn loading() {
     let new = Member { ready_at: Some(now), ..pod("d", Some(&engine)) };
     let pods = vec![pod("a", Some(&engine)), pod("b", Some(&engine)), starting, new];
     let scaler = Scaler::start(&config(&exporters), vec![workload("llm", pods, &[])]).await;
-    let sample = busy(&scaler).await;
-    assert_close(sample.busy, 0.84);
-    assert_eq!(sample.devices, 2);
+    assert_close(busy(&scaler, 2).await.busy, 0.84);
     assert_eq!(scaler.decided("llm", |_| true).await.want, 4);
 }
 
@@ -78,10 +78,9 @@ async fn nodes() {
     let engine = Upstream::page(vllm(0, 8)).await;
     let pods = ["a", "b", "c"].map(|name| pod(name, Some(&engine))).to_vec();
     let scaler = Scaler::start(&config(&exporters), vec![workload("llm", pods, &[])]).await;
-    let sample = busy(&scaler).await;
-    assert_close(sample.busy, 1.1 / 3.0);
-    assert_eq!(sample.devices, 3);
-    scaler.decided("llm", |decision| decision.inputs.gpu_busy.is_some()).await;
+    assert_close(busy(&scaler, 3).await.busy, 1.1 / 3.0);
+    let all = |busy: f64| (busy - 1.1 / 3.0).abs() < 1e-9;
+    scaler.decided("llm", |decision| decision.inputs.gpu_busy.is_some_and(all)).await;
     // Whichever connection a poll takes, what is answered was decided on all nodes.
     for _ in 0..20 {
         assert_eq!(scaler.keda().await.wanted("llm").await.unwrap(), 3);
@@ -99,7 +98,7 @@ async fn reserved() {
     let pods = vec![pod("a", Some(&engine))];
     let scaler = Scaler::start(&config(&exporters), vec![workload("llm", pods, &[])]).await;
     let expected = GpuSample { devices: 1, busy: Some(0.0), ..GpuSample::default() };
-    assert_eq!(busy(&scaler).await, expected);
+    assert_eq!(busy(&scaler, 1).await, expected);
     let decision = scaler.decided("llm", |decision| decision.inputs.gpu_busy.is_some()).await;
     assert_eq!(decision.want, 1);
     assert!(decision.votes.iter().all(|vote| vote.want.is_none_or(|want| want <= 1)));

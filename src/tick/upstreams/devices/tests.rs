@@ -9,7 +9,7 @@ use crate::inventory::{Counted, Endpoint, Kubernetes, WorkloadKey};
 use crate::signals::dcgm::{Device, DeviceKey};
 use crate::source::config::PrometheusConfig;
 use crate::source::scrape::Options;
-use crate::source::tests::{Act, BlackHole, FLOODS, Flood, Server, answer, ok};
+use crate::source::tests::{Act, BlackHole, FLOODS, Flood, Nobody, Server, answer, ok};
 
 /// Devices by UUID with the second of their newest sample.
 fn devices(sampled_s: &[(&str, i64)]) -> Devices {
@@ -65,8 +65,13 @@ impl Bench {
         Bench { reader, hand, clock, workload: workload("a", pods), seen_at: None }
     }
 
+    /// With more time for each than a busy machine takes.
     fn of_exporters(urls: &[String], pods: &[&str]) -> Bench {
-        let options = Options { timeout_ms: 300, ..Options::default() };
+        Bench::of_exporters_within(60_000, urls, pods)
+    }
+
+    fn of_exporters_within(timeout_ms: u64, urls: &[String], pods: &[&str]) -> Bench {
+        let options = Options { timeout_ms, ..Options::default() };
         Bench::new(From::Exporters(targets(urls), Scraper::new(options).unwrap()), pods)
     }
 
@@ -135,11 +140,6 @@ async fn exporter(owned: &[(&str, &str)]) -> Server {
     Server::start(Act::AnswerAndClose(ok("text/plain", &page(owned)))).await
 }
 
-async fn nobody() -> String {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    format!("http://{}/metrics", listener.local_addr().unwrap())
-}
-
 fn is_fresh(gpu: Gpu, devices: u32, unread: u32) -> bool {
     matches!(gpu, Gpu::Fresh(sample) if (sample.devices, sample.unread) == (devices, unread))
 }
@@ -161,7 +161,8 @@ async fn a_device_whose_exporter_is_gone_is_lost_when_its_sample_is_no_longer_fr
 #[tokio::test]
 async fn owners_are_forgotten_while_another_exporter_is_gone_for_ever() {
     let (before, after) = (exporter(&[("G", "old")]).await, exporter(&[("G", "new")]).await);
-    let gone = nobody().await;
+    let nobody = Nobody::new();
+    let gone = nobody.url();
     let mut bench = Bench::of_exporters(&[before.url(), gone.clone()], &["new"]);
     assert_eq!(bench.at(0).await, Gpu::Unread { why: Why::Refused });
     let scraper = Scraper::new(Options::default()).unwrap();
@@ -176,7 +177,8 @@ async fn owners_are_forgotten_while_another_exporter_is_gone_for_ever() {
 #[tokio::test]
 async fn pods_of_an_exporter_that_is_gone_are_missing_and_not_left_out() {
     let server = exporter(&[("G", "p")]).await;
-    let mut bench = Bench::of_exporters(&[server.url(), nobody().await], &["p", "q", "r"]);
+    let gone = Nobody::new();
+    let mut bench = Bench::of_exporters(&[server.url(), gone.url()], &["p", "q", "r"]);
     assert!(is_fresh(bench.at(0).await, 1, 2));
 }
 
@@ -227,7 +229,8 @@ async fn whatever_an_exporter_sends_is_a_reading_or_has_its_fault() {
     ] {
         let shown = format!("{act:?}").chars().take(200).collect::<String>();
         let server = Server::start(act).await;
-        let mut bench = Bench::of_exporters(&[server.url()], &["p"]);
+        let timeout_ms = if why == Some(Why::Timeout) { 300 } else { 60_000 };
+        let mut bench = Bench::of_exporters_within(timeout_ms, &[server.url()], &["p"]);
         let gpu = bench.at(0).await;
         match why {
             Some(why) => assert_eq!(gpu, Gpu::Unread { why }, "{shown}"),
@@ -247,7 +250,7 @@ async fn an_exporter_that_sends_for_ever_or_lets_nobody_in_is_given_up() {
     let hole = BlackHole::start().await;
     let url = format!("http://{}/metrics", hole.address);
     let server = exporter(&[("G", "p")]).await;
-    let mut bench = Bench::of_exporters(&[url, server.url()], &["p", "q"]);
+    let mut bench = Bench::of_exporters_within(3_000, &[url, server.url()], &["p", "q"]);
     assert!(is_fresh(bench.at(0).await, 1, 1), "the other one is read");
 }
 
