@@ -98,6 +98,9 @@
 //!   0.85, and comes back slowly. Prompts that take more than a sixth of what they may take and come late
 //!   behind each other widen the margin instead, to up to three times the plan's: a small fleet of them
 //!   is full at a third of its capacity, a large one is not.
+//! - A step takes a limited number of prompt tokens, which no metric tells, so that the fit promises more
+//!   than a full replica does. What it does is measured while a queue stands (`level/full.rs`), and bounds
+//!   the plan, by 15 % at most: a queue that the others do not share looks alike.
 //! - A row of the cost model is as long as ten mean prompts, a minute at most: engines count a prompt
 //!   whole when its last piece is computed, and the one that a sample cuts in two is noise that takes
 //!   from its own price. Where the engine rests sooner, ten times what first tokens took is enough.

@@ -2,6 +2,7 @@
 //!
 //! Must not look at queues: what waits leads in `queue`, the level follows what is demanded.
 
+mod full;
 mod late;
 mod learned;
 mod pool;
@@ -147,10 +148,12 @@ fn by_work(ask: &Ask<'_>, minute: &Means, price: &Price, figures: &Figures, band
     let cap = if figures.trial || !figures.settled { trial } else { trusted };
     let margin = price.margin * figures.margin;
     let load = work + headroom;
-    let need = replicas(load, cap, margin);
+    // However large the pool, none is planned fuller than a full one was seen to be.
+    let n_planned = |cap: f64| replicas(load, cap, margin).max(load / price.full);
+    let need = n_planned(cap);
     // What each carries in a pool of the larger of what there is and what is needed.
     let pool = need.max(f64::from(ask.supply.base)).max(1.0);
-    let rho = cap * (1.0 - margin / pool.sqrt()).max(RHO_SHARE_MIN);
+    let rho = (cap * (1.0 - margin / pool.sqrt()).max(RHO_SHARE_MIN)).min(price.full);
     Level {
         source: price.source,
         work: Some(work),
@@ -164,8 +167,8 @@ fn by_work(ask: &Ask<'_>, minute: &Means, price: &Price, figures: &Figures, band
         rho: Some(rho),
         request_s: price.request_s,
         need: Some(need),
-        carry: Some(replicas(load, trusted, margin)),
-        carry_trial: Some(replicas(load, trial, margin)),
+        carry: Some(n_planned(trusted)),
+        carry_trial: Some(n_planned(trial)),
         want: Some(band.count(need, ask.supply.base)),
         reason: Reason::Work { work, headroom, rho, need },
     }

@@ -102,6 +102,23 @@ fn long_prompts_behind_each_other_get_the_replicas_that_they_need() {
     assert!(ratio <= 1.1, "{ratio} at {attainment}");
 }
 
+/// An engine whose steps take 2,048 tokens of 34 µs: with 12.5 ms of its own each is at work for 0.85 of its
+/// time at most.
+const SHORT_STEPS: &str = "about: rises on an engine whose steps are soon full
+rate: 4@15m,4-30@40m,30-10@20m,10-40@40m,40-15@20m,15-45@40m,20@20m
+input: \"1500:0.7\"
+output: \"30:0.7\"
+";
+
+/// Planned by the fit alone, which knows no limit of a step, 98.2 % were in time.
+#[test]
+fn nobody_is_planned_fuller_than_a_full_replica_was_seen_to_be() {
+    let found = slice(SHORT_STEPS, "--token-cost 0.5 --policy ghostscaler");
+    let (attainment, ratio) = figures(rows(&found, "ghostscaler")[0]);
+    assert!(attainment >= 0.995, "{attainment} at {ratio}");
+    assert!(ratio <= 1.35, "{ratio} at {attainment}");
+}
+
 /// What this gate is for: queue depth is about 0 while capacity suffices, so a fleet that follows it
 /// collapses, overshoots and repeats.
 #[test]

@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::full::Full;
 use super::late::Late;
 use super::pool::Feedback;
 use super::{Ask, Band, Level};
@@ -14,7 +15,7 @@ use crate::decision::number::{larger, seconds};
 use crate::decision::rehearsal::{Rehearsal, Terms};
 use crate::decision::supply::Supply;
 use crate::decision::window::{Flow, Means, RECENT_MS, WINDOW_MS};
-use crate::decision::{Moment, Part};
+use crate::decision::{LevelSource, Moment, Part};
 
 /// Request lengths are averaged over ten minutes of traffic: several request durations.
 const LENGTHS_S: f64 = 600.0;
@@ -56,6 +57,7 @@ pub(in crate::decision) struct Learned {
     queued_for_ms: u64,
     saturated_s: f64,
     saturation: Saturation,
+    full: Full,
     /// When a preset last raised the level.
     stepped_at: Option<Moment>,
 }
@@ -78,6 +80,8 @@ pub(in crate::decision) struct Figures {
     pub(in crate::decision) margin: f64,
     /// Share of the capacity that is lost to lateness seen.
     pub(in crate::decision) lost: f64,
+    /// Utilisation of a replica under a queue, once seen.
+    pub(in crate::decision) full: Option<f64>,
     /// What a replica served at most with no backlog and the SLO kept.
     pub(in crate::decision) healthiest: Flow,
     /// The last minute was healthy, so its rate counts too.
@@ -185,6 +189,7 @@ impl Learned {
             hold_ms: self.rehearsal.hold_ms(),
             margin: self.feedback.correction() + self.late.margin(),
             lost: 1.0 - self.late.kept(),
+            full: self.full.share(),
             healthiest: self.healthiest,
             healthy: self.healthy,
             settled: self.live_for_ms >= WINDOW_MS,
@@ -279,6 +284,12 @@ impl Learned {
                 finished: blend(self.saturation.finished, seen.rates.finished.get()),
             };
             self.saturated_s += step_s;
+            // The last seconds have to be those of as many replicas, all of them filled.
+            let is_full = self.live_for_ms >= 2 * RECENT_MS && seen.idle_beside_queue == 0;
+            let price = level.price.filter(|price| price.source == LevelSource::CostModel);
+            if let Some((price, recent)) = price.zip(ask.recent).filter(|_| is_full) {
+                self.full.note(price.served(recent) / n_live, step_s);
+            }
             // At its limit an engine runs as many all the time. A queue for the prompts of others
             // stands beside any number, and that number would pass for a limit.
             if self.running_for_ms >= RECENT_MS {

@@ -14,6 +14,9 @@ const CAP_RANGE: (f64, f64) = (0.3, 0.95);
 const CAP_SATURATION: f64 = 0.85;
 /// Standard deviations of a number of arrivals that pass for chance.
 const CHANCE: f64 = 3.0;
+/// A replica is taken to be full at this part of that at least (DESIGN: ±15 %): less is not a full replica
+/// but a queue that the others do not share.
+const FULL_MIN: f64 = 0.85;
 /// Share of the KV cache that residents may fill (costmodel.md 3).
 const KV_SHARE: f64 = 0.9;
 
@@ -31,6 +34,8 @@ pub(in crate::decision) struct Price {
     pub(in crate::decision) step_s: f64,
     /// Utilisation that a replica can carry: above it tokens come too slowly, or requests do not fit.
     pub(in crate::decision) cap: f64,
+    /// Utilisation at which a replica was seen to be full; 1 before. See [`super::full`].
+    pub(in crate::decision) full: f64,
     /// What waiting needs of a pool beyond that; see [`super::pool`].
     pub(in crate::decision) margin: f64,
 }
@@ -62,6 +67,7 @@ impl Price {
             prompt_each_s: 0.0,
             step_s: 0.0,
             cap: CAP_SATURATION,
+            full: 1.0,
             margin: 0.0,
         })
     }
@@ -116,6 +122,7 @@ fn by_cost_model(ask: &Ask<'_>, minute: &Means, costs: [f64; 4], figures: &Figur
         }
         Some(_) | None => 1.0,
     };
+    let cap = by_latency.min(by_residents).min(CAP_RANGE.1);
     Price {
         source: LevelSource::CostModel,
         prompt_s,
@@ -124,8 +131,8 @@ fn by_cost_model(ask: &Ask<'_>, minute: &Means, costs: [f64; 4], figures: &Figur
         request_s: request_s.filter(|request_s| *request_s > 0.0),
         prompt_each_s,
         step_s,
-        cap: (by_latency.min(by_residents).min(CAP_RANGE.1) * (1.0 - figures.lost))
-            .max(CAP_RANGE.0),
+        cap: (cap * (1.0 - figures.lost)).max(CAP_RANGE.0),
+        full: figures.full.map_or(1.0, |full| full.max(FULL_MIN * cap)),
         margin: pool::margin(ask, prompt_each_s + step_s),
     }
 }
