@@ -14,6 +14,9 @@ const CAP_RANGE: (f64, f64) = (0.3, 0.95);
 const CAP_SATURATION: f64 = 0.85;
 /// Standard deviations of a number of arrivals that pass for chance.
 const CHANCE: f64 = 3.0;
+/// So much of what was seen is planned with: the edges of a queue and the dips between two steps are in the
+/// mean, which is 1-2 % below the engine simulator's own limit (chat and code on four profiles).
+const FULL_SEEN: f64 = 1.02;
 /// A replica is taken to be full at this part of that at least (DESIGN: ±15 %): less is not a full replica
 /// but a queue that the others do not share.
 const FULL_MIN: f64 = 0.85;
@@ -132,7 +135,7 @@ fn by_cost_model(ask: &Ask<'_>, minute: &Means, costs: [f64; 4], figures: &Figur
         prompt_each_s,
         step_s,
         cap: (cap * (1.0 - figures.lost)).max(CAP_RANGE.0),
-        full: figures.full.map_or(1.0, |full| full.max(FULL_MIN * cap)),
+        full: figures.full.map_or(1.0, |full| (FULL_SEEN * full).clamp(FULL_MIN * cap, 1.0)),
         margin: pool::margin(ask, prompt_each_s + step_s),
     }
 }
