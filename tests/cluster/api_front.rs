@@ -77,13 +77,16 @@ async fn answer(client: kube::Client, shared: Arc<Shared>, request: Request) -> 
         return (StatusCode::TOO_MANY_REQUESTS, after, status.to_string()).into_response();
     }
     let (parts, body) = request.into_parts();
-    if parts.method != Method::GET {
-        let write = format!("{} {}", parts.method, parts.uri.path());
-        shared.writes.lock().unwrap_or_else(PoisonError::into_inner).push(write);
-    }
     let Ok(body) = to_bytes(body, MAX_BODY_BYTES).await else {
         return StatusCode::BAD_REQUEST.into_response();
     };
+    if parts.method != Method::GET {
+        // Who creates something names it in the body alone.
+        let created = serde_json::from_slice::<serde_json::Value>(&body).unwrap_or_default();
+        let name = created["metadata"]["name"].as_str().filter(|_| parts.method == Method::POST);
+        let write = format!("{} {}/{}", parts.method, parts.uri.path(), name.unwrap_or_default());
+        shared.writes.lock().unwrap_or_else(PoisonError::into_inner).push(write);
+    }
     let mut passed = axum::http::Request::builder().method(parts.method).uri(parts.uri);
     for name in [header::ACCEPT, header::CONTENT_TYPE] {
         if let Some(value) = parts.headers.get(&name) {
