@@ -96,8 +96,11 @@
 //!   replica takes for the prompt itself is no wait. Capacity goes only where steady replicas are seen
 //!   to be late all the same (short answers caught in the steps of other people's prompts), down to
 //!   0.85, and comes back slowly. Prompts that take more than a sixth of what they may take and come late
-//!   behind each other widen the margin instead, to up to three times the plan's: a small fleet of them
-//!   is full at a third of its capacity, a large one is not.
+//!   behind each other widen the margin instead, while more than 0.7 % of a day's do, to up to seven times
+//!   the plan's: a small fleet of them is full at a third of its capacity, a large one is not. What they
+//!   may take is twice the time of the whole prompt, whatever part of it a cache held.
+//! - The fit forgets in 2.8 h, to follow an engine that becomes slower and faster within a day. Rows that
+//!   are off by a fifth count a quarter until the mean error tells whether it is another engine.
 //! - A step takes a limited number of prompt tokens, which no metric tells, so that the fit promises more
 //!   than a full replica does. What it does is measured while a queue stands (`level/full.rs`), and bounds
 //!   the plan, by 15 % at most: a queue that the others do not share looks alike.

@@ -74,6 +74,8 @@ pub enum Field {
     PromptTokens,
     /// The part of [`Field::PromptTokens`] that the cache held, where that one includes it.
     CachedPromptTokens,
+    /// Prompt tokens read or held by the cache, where [`Field::PromptTokens`] does not include these.
+    AllPromptTokens,
     /// Tokens made.
     GeneratedTokens,
     /// Requests that ended, well or not.

@@ -21,9 +21,14 @@ use solve::{N, Normal};
 
 /// Seconds of one replica's time that make one row: the default tick.
 const ROW_S: f64 = 5.0;
-/// Rows that are remembered (11 h of steps): longer than a day's ramp, so that its light and its
-/// heavy hours are both in the fit, short enough to follow a new engine version.
-const MEMORY_ROWS: f64 = 8_000.0;
+/// Rows that are remembered (2.8 h of steps): short enough to follow an engine whose steps become
+/// 15 % slower and faster in the course of a day. What even hours would wash out is left out of them;
+/// see [`CostModel::is_known`].
+const MEMORY_ROWS: f64 = 2_000.0;
+/// Rows that are further off than [`OUTLIER_ABOVE`] count as if four times as many were remembered. They
+/// may be another engine's, as in a rollout, whose mixture with the old one would be met by a price
+/// that is right for neither before the mean error tells.
+const OFF_PACE: f64 = 0.25;
 /// Relative error above which a row counts as an outlier. Idle gaps can only make a step look
 /// longer, never shorter: so the upper side is cut sooner and harder.
 const OUTLIER_ABOVE: f64 = 0.2;
@@ -294,6 +299,7 @@ impl CostModel {
         // Many replicas tell the same thing at once: together they are one clock.
         let weight = interval.seconds / ROW_S / n_replicas.max(1.0);
         let mut trust = 1.0;
+        let mut pace = 1.0;
         if self.rows >= FIRST_ROWS {
             let error = step_s / self.predict(&features).max(1e-9) - 1.0;
             trust = if error > OUTLIER_ABOVE {
@@ -303,6 +309,9 @@ impl CostModel {
             } else {
                 1.0
             };
+            if self.usable && error.abs() > OUTLIER_ABOVE {
+                pace = OFF_PACE;
+            }
             self.reach_to(step_s, error, weight);
             let share = weight / (weight + ERROR_ROWS);
             self.error += share * (error.abs().min(1.0) - self.error);
@@ -312,6 +321,7 @@ impl CostModel {
         if is_another || self.is_known(&features) {
             return;
         }
+        let weight = pace * weight;
         let keep = MEMORY_ROWS / (MEMORY_ROWS + weight);
         // Relative errors are what counts: each row is scaled by its step time, and by the predicted
         // one where it agrees. The measured one holds the step that the sample cut in two, which as a

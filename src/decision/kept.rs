@@ -20,14 +20,19 @@ struct Compact {
     at: Moment,
     numbers: [Known; EngineSample::N_NUMBERS],
     asleep: Option<bool>,
-    started_at: Option<Moment>,
+    /// [`NEVER`] where it is not known.
+    started_at: Moment,
 }
+
+/// The first of all moments, in which nobody started.
+const NEVER: Moment = Moment(i64::MIN);
 
 impl KeptSample {
     /// The sample.
     #[must_use]
     pub fn get(&self) -> EngineSample {
         let Compact { at, ref numbers, asleep, started_at } = *self.0;
+        let started_at = (started_at != NEVER).then_some(started_at);
         let mut sample = EngineSample { at, asleep, started_at, ..EngineSample::default() };
         for (number, kept) in sample.numbers_mut().into_iter().zip(numbers) {
             *number = kept.get();
@@ -57,6 +62,7 @@ impl From<EngineSample> for KeptSample {
     fn from(mut sample: EngineSample) -> KeptSample {
         let numbers = sample.numbers_mut().map(|number| Known::from(*number));
         let EngineSample { at, asleep, started_at, .. } = sample;
+        let started_at = started_at.unwrap_or(NEVER);
         KeptSample(Arc::new(Compact { at, numbers, asleep, started_at }))
     }
 }

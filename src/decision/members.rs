@@ -304,7 +304,12 @@ impl Member {
             return;
         };
         let costs = cost.is_usable().then(|| cost.costs());
-        rates.late = rates.late(seconds(elapsed_ms), slo, costs).into();
+        let elapsed_s = seconds(elapsed_ms);
+        let all_prompts = sample
+            .all_prompt_tokens
+            .zip(before.all_prompt_tokens)
+            .map(|(after, before)| (after - before) / elapsed_s);
+        rates.late = rates.late(elapsed_s, all_prompts, slo, costs).into();
         let busy = |sample: &EngineSample| {
             sample.running.unwrap_or(0.0) + sample.waiting.unwrap_or(0.0) > 0.0
         };

@@ -101,6 +101,8 @@ pub struct EngineSample {
     pub kv_tokens: Option<f64>,
     /// Counter: prompt tokens that cost work, net of prefix-cache hits where the engine says so.
     pub prompt_tokens: Option<f64>,
+    /// Counter: the same with those that a prefix cache held.
+    pub all_prompt_tokens: Option<f64>,
     /// Counter: generated tokens.
     pub generated_tokens: Option<f64>,
     /// Counter: finished requests, whatever their end.
@@ -133,7 +135,7 @@ pub struct EngineSample {
 
 impl EngineSample {
     /// Numbers that it has beside its times and its sleep.
-    pub(super) const N_NUMBERS: usize = 18;
+    pub(super) const N_NUMBERS: usize = 19;
 
     /// All its numbers, in one order.
     pub(super) fn numbers_mut(&mut self) -> [&mut Option<f64>; Self::N_NUMBERS] {
@@ -147,6 +149,7 @@ impl EngineSample {
             kv_usage,
             kv_tokens,
             prompt_tokens,
+            all_prompt_tokens,
             generated_tokens,
             finished,
             finished_generated_tokens,
@@ -167,6 +170,7 @@ impl EngineSample {
             kv_usage,
             kv_tokens,
             prompt_tokens,
+            all_prompt_tokens,
             generated_tokens,
             finished,
             finished_generated_tokens,

@@ -126,6 +126,7 @@ fn sample(pod: &mut Pod, now: Time) -> Option<EngineView> {
         kv_usage: Some(page.kv_usage),
         kv_tokens: Some(pod.kv_tokens),
         prompt_tokens: count(page.computed_prompt_tokens),
+        all_prompt_tokens: count(page.prompt_tokens),
         generated_tokens: count(page.generation_tokens),
         finished: count(page.finished),
         finished_generated_tokens: count(page.finished_generation_tokens),

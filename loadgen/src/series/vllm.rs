@@ -19,7 +19,7 @@ use super::{EngineFamily, Field, Profile, Row};
 /// - `request_success_total` counts aborted and failed requests too: every end of a request.
 /// - `iteration_tokens_total` is a histogram in spite of its name; its count is the engine's steps.
 /// - `time_per_output_token_seconds` held the time between tokens until 0.11.
-static ROWS: [Row; 25] = [
+static ROWS: [Row; 26] = [
     Row::sum("admission_rejections_total", Field::Rejected),
     Row::sum("cache_config_info", Field::KvTokens).labels(&["kv_cache_size_tokens"]),
     Row::max("cache_config_info", Field::KvTokens)
@@ -39,6 +39,7 @@ static ROWS: [Row; 25] = [
     Row::sum("num_requests_waiting_by_reason", Field::Waiting).only("reason", "capacity"),
     Row::sum("num_requests_waiting_by_reason", Field::WaitingDeferred).only("reason", "deferred"),
     Row::sum("prompt_tokens_by_source_total", Field::PromptTokens).only("source", "local_compute"),
+    Row::sum("prompt_tokens_total", Field::AllPromptTokens),
     Row::sum("prompt_tokens_total", Field::PromptTokens).else_at(2),
     Row::sum("request_generation_tokens_sum", Field::FinishedGeneratedTokens),
     Row::sum("request_prefill_kv_computed_tokens_sum", Field::PromptTokens).else_at(1),

@@ -383,6 +383,19 @@ fn waiting_that_makes_some_late_takes_capacity_and_less_does_not() {
 
 /// An engine whose prompts of 10,000 tokens take a second each, on `n` replicas that do `work` together.
 fn long_prompts(n: u32, work: f64, late: f64, ttft_s: f64) -> (Late, pool::Feedback) {
+    let mut learned = (Late::default(), pool::Feedback::default());
+    note_long(&mut learned, 5_000, (n, work), late, ttft_s);
+    learned
+}
+
+/// So many ticks of it on what is known already.
+fn note_long(
+    (learned_late, feedback): &mut (Late, pool::Feedback),
+    ticks: u32,
+    (n, work): (u32, f64),
+    late: f64,
+    ttft_s: f64,
+) {
     let spec = Spec::default();
     let figures = Figures {
         costs: Some([0.010, 0.000_1, 0.001, 0.0]),
@@ -411,20 +424,36 @@ fn long_prompts(n: u32, work: f64, late: f64, ttft_s: f64) -> (Late, pool::Feedb
     });
     let ask = Ask { spec: &spec, seen: &seen, supply: &supply, minute, recent: minute };
     let level = super::ask(&ask, &figures, &Band::default());
-    let (mut late, mut feedback) = (Late::default(), pool::Feedback::default());
-    for _ in 0..5_000 {
-        late.note(&ask, &level, Some(100.0), 5.0);
+    for _ in 0..ticks {
+        learned_late.note(&ask, &level, Some(100.0), 5.0);
         feedback.note(&ask, &level, 5.0);
     }
-    (late, feedback)
 }
 
 #[test]
 fn long_prompts_that_are_seen_to_be_late_widen_the_margin_and_keep_the_capacity() {
     let late = long_prompts(4, 1.6, 0.02, 1.2).0;
-    close(late.margin(), 2.0);
+    close(late.margin(), 6.0);
     close(late.kept(), 1.0);
     close(long_prompts(4, 1.6, 0.003, 1.2).0.margin(), 0.0);
+}
+
+#[test]
+fn a_late_hour_of_a_day_in_which_nearly_all_are_on_time_widens_no_margin() {
+    let of = |late, ticks| move |learned: &mut _| note_long(learned, ticks, (4, 1.6), late, 1.2);
+    let margin = |learned: &(Late, pool::Feedback)| learned.0.margin();
+    let mut learned = (Late::default(), pool::Feedback::default());
+    // Twelve hours without one, then two with 1 % each: 0.02 of 13 h, which is 0.15 %.
+    of(0.0, 8_640)(&mut learned);
+    of(0.01, 1_440)(&mut learned);
+    close(margin(&learned), 0.0);
+    // With 10 % it is 1.4 % of the day.
+    of(0.1, 1_440)(&mut learned);
+    let most = margin(&learned);
+    assert!(most > 1.0, "{most}");
+    // And back by 0.4 an hour, once both the half hour and the day are on time.
+    of(0.0, 28_800)(&mut learned);
+    close(margin(&learned), 0.0);
 }
 
 #[test]

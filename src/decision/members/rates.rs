@@ -125,12 +125,24 @@ impl Rates {
     /// A replica ends few long prompts between two samples, and who comes to an empty one waits for
     /// nobody: one is late where of what they waited in all more falls on it than nobody is late by,
     /// taken halfway between all of it and its share, and all are late where they are in the mean.
-    pub(super) fn late(&self, elapsed_s: f64, slo: Slo, costs: Option<[f64; 4]>) -> Option<f64> {
+    ///
+    /// `all_prompts` are their prompt tokens a second with those that a prefix cache held: an empty
+    /// replica's cache holds none of them.
+    pub(super) fn late(
+        &self,
+        elapsed_s: f64,
+        all_prompts: Option<f64>,
+        slo: Slo,
+        costs: Option<[f64; 4]>,
+    ) -> Option<f64> {
         let [step_s, prompt_s, ..] = costs?;
         let (sum_s, count) = (self.ttft_sum.get()? * elapsed_s, self.ttft_count.get()? * elapsed_s);
-        let own_s = prompt_s * self.prompt.get()? * elapsed_s + step_s * count;
+        let prompts = self.prompt.get()?;
+        let own_s = prompt_s * prompts * elapsed_s + step_s * count;
+        let held_s = prompt_s * (all_prompts.unwrap_or(prompts) - prompts).max(0.0) * elapsed_s;
         let (waited_s, own_each_s) = (sum_s - own_s, own_s / count.max(1.0));
-        let slack_s = (slo.ttft_s - own_each_s).max(own_each_s);
+        let alone_each_s = own_each_s + held_s / count.max(1.0);
+        let slack_s = slo.ttft_s.max(2.0 * alone_each_s) - own_each_s;
         let late = if waited_s > slack_s * count {
             count
         } else if waited_s > slack_s * f64::midpoint(1.0, count) {
@@ -193,6 +205,11 @@ mod tests {
     /// Late ones of five seconds with so many prompts of 10,000 tokens, of a second each, that waited
     /// so long in all.
     fn late(prompts: f64, waited_s: f64) -> f64 {
+        late_of(prompts, waited_s, None)
+    }
+
+    /// The same where a cache held a part of so many prompt tokens.
+    fn late_of(prompts: f64, waited_s: f64, all_tokens: Option<f64>) -> f64 {
         let rates = Rates {
             prompt: Some(2_000.0 * prompts).into(),
             ttft_count: Some(0.2 * prompts).into(),
@@ -200,13 +217,23 @@ mod tests {
             ..Rates::default()
         };
         let slo = Slo { ttft_s: 2.0, tpot_s: 0.2 };
-        5.0 * rates.late(5.0, slo, Some([0.010, 0.000_1, 0.001, 0.0])).unwrap()
+        let all_prompts = all_tokens.map(|tokens| tokens / 5.0);
+        5.0 * rates.late(5.0, all_prompts, slo, Some([0.010, 0.000_1, 0.001, 0.0])).unwrap()
     }
 
     #[test]
     fn a_long_prompt_is_late_after_twice_its_own_time() {
         assert!(late(1.0, 1.0) < 1e-9);
         assert!((late(1.0, 1.1) - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn what_a_cache_held_lengthens_what_a_prompt_may_take() {
+        // A second of work of a prompt of 3 s: it may take 6.02 s, and so wait for 5.01 s.
+        assert!(late_of(1.0, 4.9, Some(30_000.0)) < 1e-9);
+        assert!((late_of(1.0, 5.1, Some(30_000.0)) - 1.0).abs() < 1e-9);
+        // Counters that are not of one moment may say less than what was worked on.
+        assert!((late_of(1.0, 1.1, Some(0.0)) - 1.0).abs() < 1e-9);
     }
 
     #[test]
@@ -239,6 +266,6 @@ mod tests {
     fn without_a_price_nobody_is_known_to_be_late() {
         let rates =
             Rates { ttft_sum: Some(9.0).into(), ttft_count: Some(1.0).into(), ..Rates::default() };
-        assert_eq!(rates.late(5.0, Slo { ttft_s: 2.0, tpot_s: 0.2 }, None), None);
+        assert_eq!(rates.late(5.0, None, Slo { ttft_s: 2.0, tpot_s: 0.2 }, None), None);
     }
 }

@@ -77,7 +77,8 @@ fn varied_load_is_learned_from_as_long_as_it_lasts() {
         model.observe(&interval(5.0, steps, 0.0, running * steps, 0.005 * running), 1.0);
         model.refit();
     }
-    assert!(model.rows() > before + 90.0, "{before} {}", model.rows());
+    // A hundred, of which a twentieth has faded, and so has what was there.
+    assert!(model.rows() > before + 80.0, "{before} {}", model.rows());
 }
 
 /// Two days of ten running, then as long a night at a fifth more for each step.
@@ -422,5 +423,5 @@ fn a_night_of_latched_gauges_is_no_row() {
     let before = bench.state.cost.rows();
     bench.run(28_800, |_| Does { running: 5.0, ..Does::default() });
     bench.run(5, |_| Does::serving(5.0));
-    assert!(bench.state.cost.rows() >= before, "{} {before}", bench.state.cost.rows());
+    assert!(bench.state.cost.rows() >= before - 0.1, "{} {before}", bench.state.cost.rows());
 }

@@ -197,7 +197,7 @@ impl About {
 }
 
 /// What each field is to a person; parts of one signal have one name.
-const SIGNALS: [(Field, &str); 23] = [
+const SIGNALS: [(Field, &str); 24] = [
     (Field::Waiting, "waiting"),
     (Field::WaitingDeferred, "waiting for what replicas do not cure"),
     (Field::Running, "running"),
@@ -209,6 +209,7 @@ const SIGNALS: [(Field, &str); 23] = [
     (Field::KvBlockTokens, "KV size"),
     (Field::PromptTokens, "prompt tokens"),
     (Field::CachedPromptTokens, "prompt tokens"),
+    (Field::AllPromptTokens, "prompt tokens"),
     (Field::GeneratedTokens, "generated tokens"),
     (Field::Finished, "ended requests"),
     (Field::FinishedGeneratedTokens, "generated tokens of ended requests"),

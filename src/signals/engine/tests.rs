@@ -86,6 +86,7 @@ fn prompt_work_is_net_of_cache_hits_where_the_engine_says_so() {
     assert_eq!(of_requests.prompt_tokens, Some(40.0));
     let all = live_with(&format!("{total}{computed}{by_source}"));
     assert_eq!(all.prompt_tokens, Some(30.0));
+    assert_eq!(all.all_prompt_tokens, Some(100.0));
 }
 
 #[test]

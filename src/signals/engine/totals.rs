@@ -56,13 +56,15 @@ impl<'a> Totals<'a> {
             (0.0..=MAX_KV_USAGE).contains(&usage).then_some(usage)
         });
         // What the cache held is counted with the prompt, so that the difference never falls.
-        let cached = self.total(Field::CachedPromptTokens).unwrap_or(0.0);
-        let prompt_tokens = self.total(Field::PromptTokens).map(|all| (all - cached).max(0.0));
+        let cached = self.total(Field::CachedPromptTokens);
+        let counted = self.total(Field::PromptTokens);
+        let prompt_tokens = counted.map(|all| (all - cached.unwrap_or(0.0)).max(0.0));
         EngineSample {
             at: self.sampled_at(page_at),
             kv_usage: kv_usage.map(|usage| usage.min(1.0)),
             kv_tokens,
             prompt_tokens,
+            all_prompt_tokens: self.total(Field::AllPromptTokens).or(cached.and(counted)),
             generated_tokens: self.total(Field::GeneratedTokens),
             finished: self.total(Field::Finished),
             finished_generated_tokens: self.total(Field::FinishedGeneratedTokens),
@@ -163,6 +165,7 @@ fn plausible(field: Field, value: f64) -> bool {
         | Field::KvBlockTokens
         | Field::PromptTokens
         | Field::CachedPromptTokens
+        | Field::AllPromptTokens
         | Field::GeneratedTokens
         | Field::Finished
         | Field::FinishedGeneratedTokens

@@ -50,6 +50,8 @@ pub struct LeanSample {
     pub waiting: usize,
     /// `kv_cache_usage_perc`, 0 to 1.
     pub kv_usage: f64,
+    /// `prompt_tokens_total`.
+    pub prompt_tokens: u64,
     /// `prompt_tokens_by_source_total{source="local_compute"}`.
     pub computed_prompt_tokens: u64,
     /// `generation_tokens_total`.
@@ -116,6 +118,7 @@ impl Sums {
     }
 
     pub(super) fn first_token(&mut self, prompt: u32, cached: u32, ttft_ps: u64) {
+        self.sample.prompt_tokens += u64::from(prompt);
         self.sample.computed_prompt_tokens += u64::from(prompt.saturating_sub(cached));
         self.sample.ttft_sum_s += secs_from_ps(ttft_ps);
         self.sample.ttft_count += 1;

@@ -22,6 +22,7 @@ fn vllm_0_32_with_a_queue_is_read_whole() {
         // 8,192 blocks of 128 tokens.
         kv_tokens: Some(1_048_576.0),
         prompt_tokens: Some(507.0),
+        all_prompt_tokens: Some(507.0),
         generated_tokens: Some(2253.0),
         finished: Some(9.0),
         finished_generated_tokens: Some(1800.0),

@@ -99,6 +99,7 @@ trtllm_num_requests_completed_total{model_name=\"m\"} 99.0
         kv_tokens: Some(32_000.0),
         max_running: Some(16.0),
         prompt_tokens: Some(600.0),
+        all_prompt_tokens: Some(900.0),
         finished: Some(6.0),
         finished_generated_tokens: Some(700.0),
         ..EngineSample::default()
