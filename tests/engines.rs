@@ -239,6 +239,11 @@ fn truth(dialect: &Dialect, replica: &Replica) -> EngineSample {
         (false, false) => metrics.request_prompt_tokens.sum() as f64,
         (false, true) => metrics.request_computed_tokens.sum() as f64,
     };
+    let all_prompts = match tells.family {
+        EngineFamily::Vllm => Some(count(metrics.prompt_tokens)),
+        EngineFamily::Trtllm => Some(metrics.request_prompt_tokens.sum() as f64),
+        _ => None,
+    };
     let ended = metrics.finished_stop + metrics.finished_length + metrics.finished_abort;
     EngineSample {
         at: Moment(0),
@@ -248,6 +253,7 @@ fn truth(dialect: &Dialect, replica: &Replica) -> EngineSample {
         kv_usage: some(tells.kv_usage, kv_usage(dialect, &gauges)),
         kv_tokens: some(tells.kv_tokens, (blocks * profile.kv.block_tokens) as f64),
         prompt_tokens: Some(prompts),
+        all_prompt_tokens: all_prompts,
         generated_tokens: match dialect.name {
             // Of requests that have ended, and yet all that it tells of its throughput.
             "llamacpp" => Some(metrics.request_generation_tokens.sum() as f64),
