@@ -242,7 +242,12 @@ fn truth(dialect: &Dialect, replica: &Replica) -> EngineSample {
     let all_prompts = match tells.family {
         EngineFamily::Vllm => Some(count(metrics.prompt_tokens)),
         EngineFamily::Trtllm => Some(metrics.request_prompt_tokens.sum() as f64),
-        _ => None,
+        EngineFamily::Sglang
+        | EngineFamily::Tgi
+        | EngineFamily::Triton
+        | EngineFamily::LlamaCpp
+        | EngineFamily::LmDeploy
+        | EngineFamily::Nim => None,
     };
     let ended = metrics.finished_stop + metrics.finished_length + metrics.finished_abort;
     EngineSample {

@@ -64,7 +64,7 @@ impl<'a> Totals<'a> {
             kv_usage: kv_usage.map(|usage| usage.min(1.0)),
             kv_tokens,
             prompt_tokens,
-            all_prompt_tokens: self.total(Field::AllPromptTokens).or(cached.and(counted)),
+            all_prompt_tokens: self.total(Field::AllPromptTokens).or_else(|| cached.and(counted)),
             generated_tokens: self.total(Field::GeneratedTokens),
             finished: self.total(Field::Finished),
             finished_generated_tokens: self.total(Field::FinishedGeneratedTokens),
