@@ -73,3 +73,20 @@ fn plain(n: u32) -> String {
 fn shown(path: &Path) -> std::path::Display<'_> {
     path.display()
 }
+
+#[test]
+fn rows_of_a_trace_without_tokens_are_told() {
+    let text = "t_s,input_tokens,output_tokens\n0,500,50\n1,0,50\n2,500,0\n3,500,50\n";
+    let (_dir, path) = file("failed.csv", text);
+    let run = |more: &str| {
+        let trace = shown(&path);
+        format!("--trace {trace} --trace-format csv --profile 8b-a100 --no-references {more}")
+    };
+    let table = simulated(&run("")).unwrap();
+    assert!(table.contains("2 of its rows have 0 tokens"), "{table}");
+    assert_eq!(results(&run(""))["empty_rows"], 2);
+    let (_dir, path) = file("served.csv", &plain(4));
+    let run =
+        format!("--trace {} --trace-format csv --profile 8b-a100 --no-references", shown(&path));
+    assert!(!simulated(&run).unwrap().contains("0 tokens"));
+}

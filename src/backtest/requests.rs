@@ -132,6 +132,7 @@ impl Stretch {
             requests,
             counted_from: Time::from_secs_f64(self.warmup_s),
             end: Time::from_secs_f64(self.seconds()),
+            empty_rows: 0,
         }
     }
 }

@@ -191,7 +191,7 @@ mod tests {
             at_s += if (300.0..900.0).contains(&at_s) { 1.0 / 12.0 } else { 1.0 };
         }
         let (counted_from, end) = (Time::ZERO, Time::from_millis(2_400_000));
-        Workload { requests, counted_from, end }
+        Workload { requests, counted_from, end, empty_rows: 0 }
     }
 
     #[test]

@@ -75,7 +75,7 @@ impl Source {
     /// (a process has none: its requests are cut), or no request after the warm-up.
     pub fn read(&self, most_tokens: usize, seed: u64) -> Result<Workload, Error> {
         let mut collected = Collected::new(self, most_tokens);
-        let end_s = match &self.origin {
+        let (end_s, empty_rows) = match &self.origin {
             Origin::File { path, format, bin_s, lengths } => {
                 let (bin_s, lengths) = (*bin_s, lengths.clone());
                 let options = Options { scale: self.scale, seed, bin_s, lengths };
@@ -84,13 +84,14 @@ impl Source {
                     collected.add(&arrival?)?;
                 }
                 // A fleet that nobody needs at the end costs what it costs there too.
-                trace.span_s().unwrap_or_else(|| ((collected.last_s + 0.1) / BIN_S).ceil() * BIN_S)
+                let of_last = ((collected.last_s + 0.1) / BIN_S).ceil() * BIN_S;
+                (trace.span_s().unwrap_or(of_last), trace.empty().n())
             }
             Origin::Process { process, runs } => {
                 for arrival in process.arrivals(*runs, self.scale, seed)? {
                     collected.add(&cut(arrival, most_tokens))?;
                 }
-                process.span_s() * *runs as f64
+                (process.span_s() * *runs as f64, 0)
             }
         };
         let Collected { requests, last_s, .. } = collected;
@@ -98,7 +99,7 @@ impl Source {
             return Err(Error::NothingLeft { warmup_s: self.warmup_s, end_s });
         }
         let counted_from = Time::from_secs_f64(self.warmup_s);
-        Ok(Workload { requests, counted_from, end: Time::from_secs_f64(end_s) })
+        Ok(Workload { requests, counted_from, end: Time::from_secs_f64(end_s), empty_rows })
     }
 }
 

@@ -104,6 +104,9 @@ fn table_of(study: &Study, out: &mut dyn Write) -> io::Result<()> {
         scene.seeds.len(),
         if scene.seeds.len() == 1 { "" } else { "s" }
     )?;
+    if let Some(empty) = empty_rows(scene) {
+        writeln!(out, "{empty}")?;
+    }
     if let Some(fluid) = study.bounds.as_ref().map(|bounds| bounds.fluid_hours) {
         writeln!(out, "fluid bound {:.1} GPU-h", fluid * scene.gpus as f64)?;
     }
@@ -134,6 +137,16 @@ fn table_of(study: &Study, out: &mut dyn Write) -> io::Result<()> {
         learned(row, out)?;
     }
     writeln!(out)
+}
+
+/// What of a trace was not asked for as it is written there.
+pub(super) fn empty_rows(scene: &Scene) -> Option<String> {
+    (scene.empty_rows > 0).then(|| {
+        format!(
+            "{} of its rows have 0 tokens, as failed requests do: each counts as 1",
+            scene.empty_rows
+        )
+    })
 }
 
 /// What was learned of the engine, and how soon.

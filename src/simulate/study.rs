@@ -83,6 +83,8 @@ pub struct Scene {
     pub requests: usize,
     /// Hours that count.
     pub hours: f64,
+    /// Rows of the trace that ask for 0 tokens, as failed requests do, which counts as 1.
+    pub empty_rows: u64,
     /// Hours of warm-up before them.
     pub warmup_hours: f64,
     /// Mean prompt tokens.
@@ -285,6 +287,7 @@ fn describe(plan: &Plan<'_>, name: &str, workload: &Workload, work: &Work, seeds
         gpus: plan.profile.gpus,
         requests: requests.len(),
         hours: workload.hours(),
+        empty_rows: workload.empty_rows,
         warmup_hours: secs_from_ps(workload.counted_from.since(Time::ZERO)) / 3_600.0,
         mean_prompt_tokens: mean(|request| request.prompt_tokens),
         mean_output_tokens: mean(|request| request.output_tokens),

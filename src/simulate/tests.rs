@@ -27,6 +27,7 @@ fn steady(per_s: f64, seconds: f64, prompt_tokens: u32, output_tokens: u32) -> W
         requests: (0..n).map(request).collect(),
         counted_from: Time::ZERO,
         end: Time::from_secs_f64(seconds),
+        empty_rows: 0,
     }
 }
 
@@ -331,6 +332,7 @@ fn waves(seconds: u32) -> Workload {
         requests: (0..seconds).flat_map(of_second).collect(),
         counted_from: Time::ZERO,
         end: Time::from_secs_f64(f64::from(seconds)),
+        empty_rows: 0,
     }
 }
 

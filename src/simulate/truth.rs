@@ -106,6 +106,7 @@ mod tests {
             requests: vec![request],
             counted_from: Time::ZERO,
             end: Time::from_millis(10_000),
+            empty_rows: 0,
         };
         let truth = Truth::of(&workload, &profile, Scenario::NONE);
         let model = |factor: f64| LearnedCost {

@@ -279,6 +279,7 @@ mod tests {
             requests: vec![request(5, 1_000, 1_000), request(25, 500, 1)],
             counted_from: Time::ZERO,
             end: Time::from_millis(100_000),
+            empty_rows: 0,
         };
         let prices = Prices { prompt_s: 1e-3, generated_s: 2e-3, ..Prices::FREE };
         let work = Work::of(&workload, &[(Time::ZERO, prices)]);

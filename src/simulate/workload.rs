@@ -26,6 +26,8 @@ pub struct Workload {
     pub counted_from: Time,
     /// Where the trace ends.
     pub end: Time,
+    /// Rows of the trace that ask for 0 tokens, as failed requests do, which counts as 1.
+    pub empty_rows: u64,
 }
 
 impl Workload {

@@ -4,7 +4,7 @@
 
 use super::super::row::{Row, Rows, best};
 use super::super::study::{Scene, Study};
-use super::{charts, tables};
+use super::{charts, empty_rows, tables};
 use crate::text::escaped;
 
 /// The product's name among the policies.
@@ -209,10 +209,11 @@ fn tiles(part: &Part<'_>) -> String {
 }
 
 fn about(scene: &Scene) -> String {
+    let empty = empty_rows(scene).map_or_else(String::new, |empty| format!("; {empty}"));
     format!(
         "{} requests in {:.1} h ({:.0} prompt and {:.0} output tokens in the mean), {} on {} GPU{} a \
          replica, cold start {:.0} s, {} to {} replicas, targets {} s to the first token and {:.0} ms \
-         a token, {} seed{}",
+         a token, {} seed{}{empty}",
         scene.requests,
         scene.hours,
         scene.mean_prompt_tokens,
