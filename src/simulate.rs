@@ -62,7 +62,7 @@ pub mod workload;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use loadgen::engine::{Profile, ProfileError};
+use loadgen::engine::{Profile, ProfileError, Time, secs_from_ps};
 
 pub use catalog::{Catalog, Unknown as UnknownPolicy};
 pub use flags::Args;
@@ -198,8 +198,18 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<(), Error> {
 /// Runs the sources one after another, or all at once if they share their GPUs.
 fn run_all(plan: &Plan<'_>, seeds: &[u64], sources: &[Source]) -> Result<Vec<Study>, Error> {
     let most_tokens = most_tokens(plan.profile, plan.scenario);
+    let last_change_s = plan.scenario.changes.iter().map(|change| change.at_s).reduce(f64::max);
     let readers = sources.iter().map(|source| {
-        let read = move |seed| source.read(most_tokens, seed);
+        let read = move |seed| {
+            let workload = source.read(most_tokens, seed)?;
+            match last_change_s {
+                Some(at_s) if Time::from_secs_f64(at_s) >= workload.end => {
+                    let end_s = secs_from_ps(workload.end.0);
+                    Err(input::Error::ChangeTooLate { at_s, end_s })
+                }
+                Some(_) | None => Ok(workload),
+            }
+        };
         (source.name(), read)
     });
     let readers: Vec<_> = readers.collect();

@@ -75,6 +75,21 @@ fn shown(path: &Path) -> std::path::Display<'_> {
 }
 
 #[test]
+fn a_change_after_the_end_of_the_trace_is_refused() {
+    let (_dir, path) = file("short.csv", &plain(60));
+    let run = |at: &str| {
+        let trace = shown(&path);
+        simulated(&format!(
+            "--trace {trace} --trace-format csv --profile 8b-a100 --no-references --change {at}=8b-h100"
+        ))
+    };
+    let error = run("1h").unwrap_err();
+    assert!(error.contains("`--change` at 3600 s"), "{error}");
+    assert!(error.contains("ends at 30 s"), "{error}");
+    run("20s").unwrap();
+}
+
+#[test]
 fn rows_of_a_trace_without_tokens_are_told() {
     let text = "t_s,input_tokens,output_tokens\n0,500,50\n1,0,50\n2,500,0\n3,500,50\n";
     let (_dir, path) = file("failed.csv", text);

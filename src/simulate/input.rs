@@ -205,6 +205,14 @@ pub enum Error {
         /// The end of the trace.
         end_s: f64,
     },
+    /// The engine would be the same all the time.
+    #[error("`--change` at {at_s} s: expected a time within the trace, which ends at {end_s} s")]
+    ChangeTooLate {
+        /// As asked for.
+        at_s: f64,
+        /// The end of the trace.
+        end_s: f64,
+    },
 }
 
 #[cfg(test)]

@@ -93,11 +93,13 @@ fn table_of(study: &Study, out: &mut dyn Write) -> io::Result<()> {
     let scene = &study.scene;
     writeln!(
         out,
-        "{}: {} requests in {:.1} h on {},\ncold start {:.0} s, {} to {} replicas, {} seed{}",
+        "{}: {} requests in {:.1} h on {},\n{:.0} prompt and {:.0} output tokens in the mean,\ncold start {:.0} s, {} to {} replicas, {} seed{}",
         scene.trace,
         scene.requests,
         scene.hours,
         scene.profile,
+        scene.mean_prompt_tokens,
+        scene.mean_output_tokens,
         scene.cold_start_s,
         scene.min,
         scene.max,
