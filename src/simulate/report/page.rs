@@ -183,16 +183,12 @@ fn tiles(part: &Part<'_>) -> String {
             (true, true) if saved >= -0.03 => "fair",
             (true | false, _) => "bad",
         };
-        let misses = if reaches {
-            String::new()
-        } else {
-            format!(", which misses the bar with {:.1} %", 100.0 * peer.attainment)
-        };
+        let but = caveat(attains, reaches, peer.attainment);
         let word = if saved >= 0.0 { "cheaper" } else { "dearer" };
         tile(
             class,
             format!("{:.0} % {word}", 100.0 * saved.abs()),
-            format!("than {what}: {}{misses}", peer.name()),
+            format!("than {what}: {}{but}", peer.name()),
         );
     };
     if let Some(peer) = part.best_peer() {
@@ -206,6 +202,17 @@ fn tiles(part: &Part<'_>) -> String {
         against(fixed, "the smallest fleet that never changes".to_owned());
     }
     format!("<div class='tiles'>{tiles}</div>")
+}
+
+/// What a difference in cost does not say where one of the two misses the bar.
+fn caveat(attains: bool, reaches: bool, attainment: f64) -> String {
+    let share = 100.0 * attainment;
+    match (attains, reaches) {
+        (true, true) => String::new(),
+        (false, true) => format!(", which attains the bar with {share:.1} % where ours misses it"),
+        (true, false) => format!(", which misses the bar with {share:.1} %"),
+        (false, false) => format!(", which misses the bar too with {share:.1} %"),
+    }
 }
 
 fn about(scene: &Scene) -> String {
@@ -266,5 +273,19 @@ impl Colors {
 
     pub(super) fn dot(&self, policy: &str) -> String {
         format!("<span class='dot' style='background:{}'></span>", self.get(policy))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cheaper_than_a_peer_that_attains_the_bar_is_no_win_of_one_that_misses_it() {
+        assert_eq!(caveat(true, true, 0.995), "");
+        assert_eq!(caveat(true, false, 0.9), ", which misses the bar with 90.0 %");
+        let lost = caveat(false, true, 0.9904);
+        assert_eq!(lost, ", which attains the bar with 99.0 % where ours misses it");
+        assert_eq!(caveat(false, false, 0.9), ", which misses the bar too with 90.0 %");
     }
 }
