@@ -179,6 +179,27 @@ async fn a_server_that_stumbles_is_asked_again_and_one_with_limits_in_parts() {
 }
 
 #[tokio::test]
+async fn a_server_that_hangs_is_asked_for_the_least_there_is_and_given_up() {
+    let Some((prometheus, past)) = scene().await else { return };
+    let (from, to) = (past.from_s.to_string(), (past.from_s + 4_500).to_string());
+    let run = async |act: Act, timeout: &str| {
+        let wire = Wire::start(&prometheus.url, act).await;
+        let dir = tempfile::tempdir().unwrap();
+        let mut flags = flags(&wire.url, dir.path(), &from, &to);
+        flags.extend(["--timeout", timeout]);
+        (run(&flags).await, wire.requests())
+    };
+    let (hung, n_hung) = run(Act::HangFirst(usize::MAX), "500ms").await;
+    assert!(hung.as_ref().is_err_and(|error| error.contains("--timeout")), "{hung:?}");
+    assert_eq!(n_hung, 2);
+    // One that was slow with the first thing only.
+    let (plain, n_plain) = run(Act::Pass, "5s").await;
+    let (slow, n_slow) = run(Act::HangFirst(1), "5s").await;
+    assert_eq!(n_slow, n_plain + 2);
+    assert!(plain.is_ok() && slow.is_ok(), "{plain:?} {slow:?}");
+}
+
+#[tokio::test]
 async fn what_is_wrong_is_said_with_what_to_do() {
     let Some((prometheus, past)) = scene().await else { return };
     let dir = tempfile::tempdir().unwrap();

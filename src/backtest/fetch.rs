@@ -127,7 +127,7 @@ impl Fetcher {
                     series.extend(answer);
                     is_whole &= whole;
                 }
-                Err(error) => match part.halves().filter(|_| is_too_much(&error)) {
+                Err(error) => match part.halves().filter(|_| self.is_too_much(&error)) {
                     Some((earlier, later)) => open.extend([later, earlier]),
                     None => return Err(error),
                 },
@@ -158,10 +158,10 @@ impl Fetcher {
                     self.partial.fetch_add(usize::from(!is_whole), Ordering::Relaxed);
                     return Ok((answer.series, is_whole));
                 }
-                Err(error)
-                    if tries < TRIES
-                        && is_passing(&error, self.has_answered.load(Ordering::Relaxed)) =>
-                {
+                Err(error @ Error::Timeout { .. }) if !self.has_answered() => {
+                    self.answers_at_all(span).await.map_err(|_nor_that| error)?;
+                }
+                Err(error) if tries < TRIES && is_passing(&error, self.has_answered()) => {
                     tracing::debug!(%error, "asking again");
                     sleep(pause).await;
                     pause *= 2;
@@ -169,6 +169,33 @@ impl Fetcher {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Asks the least that there is. A server that has answered nothing in time may be slow with what
+    /// it was asked, or hang: what is asked in halves of halves of it would be waited for till tomorrow.
+    async fn answers_at_all(&self, span: &Span) -> Result<(), Error> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        let one = Query::written("vector(1)");
+        self.client.range(&one, span.from, span.from, span.step_ms).await?;
+        self.has_answered.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn has_answered(&self) -> bool {
+        self.has_answered.load(Ordering::Relaxed)
+    }
+
+    /// Whether half of the span could be answered. Prometheus says "execution" where a query would load
+    /// more samples than it may.
+    fn is_too_much(&self, error: &Error) -> bool {
+        if matches!(error, Error::Timeout { .. }) {
+            return self.has_answered();
+        }
+        matches!(
+            error,
+            Error::TooLarge { .. }
+                | Error::Query { fault: QueryFault::Execution | QueryFault::Timeout, .. }
+        )
     }
 }
 
@@ -197,15 +224,4 @@ fn is_passing(error: &Error, has_answered: bool) -> bool {
         | Error::File { .. }
         | Error::Setup(_) => false,
     }
-}
-
-/// Whether half of the span could be answered. Prometheus says "execution" where a query would load
-/// more samples than it may.
-fn is_too_much(error: &Error) -> bool {
-    matches!(
-        error,
-        Error::TooLarge { .. }
-            | Error::Timeout { .. }
-            | Error::Query { fault: QueryFault::Execution | QueryFault::Timeout, .. }
-    )
 }

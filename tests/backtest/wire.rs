@@ -20,6 +20,8 @@ pub(super) enum Act {
     WantToken,
     /// It answers the first so many with 503.
     FailFirst(usize),
+    /// It never answers the first so many.
+    HangFirst(usize),
     /// It refuses spans of more than so many seconds, as Prometheus does with too many samples.
     RefuseLonger(u64),
     /// It adds a warning to each answer.
@@ -56,6 +58,10 @@ impl Wire {
             let span_s = seconds(&form, "end") - seconds(&form, "start");
             let steps = span_s / seconds(&form, "step") + 1;
             seen.most_steps.fetch_max(usize::try_from(steps).unwrap(), Ordering::SeqCst);
+            if matches!(act, Act::HangFirst(first) if n < first) {
+                seen.open.fetch_sub(1, Ordering::SeqCst);
+                return std::future::pending().await;
+            }
             let url = format!("{upstream}{}", uri.path());
             let answer = http.post(url).header(CONTENT_TYPE, &headers[CONTENT_TYPE]).body(body);
             let refused = match act {
@@ -64,7 +70,7 @@ impl Wire {
                 }
                 Act::FailFirst(first) => (n < first).then_some(503),
                 Act::RefuseLonger(most_s) => (span_s > most_s).then_some(422),
-                Act::Pass | Act::Warn => None,
+                Act::Pass | Act::Warn | Act::HangFirst(_) => None,
             };
             let response = match refused {
                 Some(status) => StatusCode::from_u16(status).unwrap().into_response(),
